@@ -7,6 +7,7 @@ use paceline_models::{
     Array, DraftPart, Dtype, KvStore, Quantize, SequenceId, draft, load_draft, plan_draft,
 };
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use serde::Deserialize;
 
 use crate::pair::{Pair, floats, golden, prompt, read, worst};
@@ -136,6 +137,50 @@ fn values_with_a_projection_of_their_own_are_read() {
     let found = drafts(dir.path());
     assert!(!found.is_empty());
     assert_eq!(found, drafts(&golden(DSPARK)));
+}
+
+#[test]
+fn heads_of_a_drafter_may_be_named_layer_by_layer() {
+    let dir = with_config(DSPARK, |config| {
+        let all = config.as_object_mut().expect("an object");
+        let (head_dim, n_kv) =
+            (all.remove("global_head_dim"), all.remove("num_global_key_value_heads"));
+        let heads = serde_json::json!({"head_dim": head_dim, "num_key_value_heads": n_kv});
+        let layers = config["num_hidden_layers"].as_u64().expect("a number");
+        let layers = (0..layers).map(|layer| (layer.to_string(), heads.clone()));
+        config["per_layer_config"] = layers.collect::<serde_json::Map<_, _>>().into();
+    });
+    assert_eq!(drafts(dir.path()), drafts(&golden(DSPARK)));
+}
+
+#[test]
+fn a_target_s_head_that_differs_from_its_embedding_is_borrowed() {
+    let target = with_config("dflash-target", |_| {});
+    let borrowed = |tied: Option<bool>, head: Option<u8>| {
+        let file = std::fs::read(golden("dflash-target").join("model.safetensors")).expect("read");
+        let tensors = SafeTensors::deserialize(&file).expect("a safetensors file");
+        let table = tensors.tensor("model.embed_tokens.weight").expect("there");
+        let other: Vec<u8> = table.data().iter().map(|byte| byte ^ head.unwrap_or(0)).collect();
+        let view = TensorView::new(table.dtype(), table.shape().to_vec(), &other).expect("fits");
+        let own = tensors.iter().filter(|(name, _)| *name != "lm_head.weight");
+        let own = own.map(|(name, view)| (name.to_owned(), view));
+        let all: Vec<_> = own.chain(head.map(|_| ("lm_head.weight".to_owned(), view))).collect();
+        let file = safetensors::serialize(all, None).expect("serialized");
+        std::fs::write(target.path().join("model.safetensors"), file).expect("written");
+        let config = with_config("dflash-target", |config| {
+            config["tie_word_embeddings"] = tied.into();
+        });
+        let config = config.path().join("config.json");
+        std::fs::copy(config, target.path().join("config.json")).expect("copied");
+        let plan = plan_draft(&golden("dflash2-tiny"), "auto", Some(target.path()), Quantize::None);
+        let storage = plan.expect("a plan").storage;
+        let paths = storage.formats.iter().flat_map(|used| used.paths.keys().cloned());
+        paths.filter(|path| path.contains("embed_tokens") || path.contains("lm_head")).collect()
+    };
+    let names: [Vec<String>; 3] =
+        [(Some(true), Some(1)), (Some(true), Some(0)), (Some(false), Some(0))]
+            .map(|(tied, head)| borrowed(tied, head));
+    assert_eq!(names, [["lm_head.weight"], ["model.embed_tokens.weight"], ["lm_head.weight"]]);
 }
 
 #[test]

@@ -51,3 +51,63 @@ fn experts_may_be_counted_as_local_ones() {
     let found = refusal(changed("qwen3-moe-tiny", none, unchanged).path());
     assert!(found.contains("num_local_experts: expected 1 to"), "{found}");
 }
+
+/// The heads of full layers as transformers 5.23 names them.
+fn heads_by_layer(config: &mut Value) {
+    let text = text(config);
+    let (head_dim, n_kv) =
+        (take(text, "global_head_dim"), take(text, "num_global_key_value_heads"));
+    let is_full = |(_, kind): &(usize, &Value)| *kind == "full_attention";
+    let kinds = text["layer_types"].as_array().expect("a list").clone();
+    let layers = kinds.iter().enumerate().filter(is_full).map(|(at, _)| {
+        let mut heads = json!({ "head_dim": head_dim });
+        if text["attention_k_eq_v"] == true {
+            heads["num_key_value_heads"] = n_kv.clone();
+        }
+        (at.to_string(), heads)
+    });
+    text["per_layer_config"] = Value::Object(layers.collect());
+}
+
+#[test]
+fn heads_of_gemma_4_may_be_named_layer_by_layer() {
+    for name in ["gemma4-tiny", "gemma4-tiny-moe", "gemma4-tiny-edge"] {
+        check_checkpoint(name, changed(name, heads_by_layer, unchanged).path());
+    }
+    for name in ["gemma4-unified-tiny", "gemma4-vl-tiny"] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for file in std::fs::read_dir(golden(name)).expect("in the repository") {
+            let path = file.expect("readable").path();
+            std::fs::copy(&path, dir.path().join(path.file_name().expect("named")))
+                .expect("copied");
+        }
+        let other = changed(name, heads_by_layer, unchanged);
+        std::fs::copy(other.path().join("config.json"), dir.path().join("config.json"))
+            .expect("copied");
+        load(dir.path());
+    }
+    // What both kinds of keys name is read from the newer ones.
+    let both = |config: &mut Value| {
+        heads_by_layer(config);
+        (config["global_head_dim"], config["num_global_key_value_heads"]) = (json!(4), json!(2));
+    };
+    check_checkpoint("gemma4-tiny", changed("gemma4-tiny", both, unchanged).path());
+}
+
+#[test]
+fn layers_of_one_kind_with_different_heads_are_refused_by_name() {
+    for (key, value, says) in [
+        ("4", json!({"head_dim": 8}), "layers of one kind to have the same heads"),
+        ("4", json!({"head_dim": 16, "sliding_window": 3}), "head_dim or num_key_value_heads"),
+        ("9", json!({"head_dim": 16}), "a layer below 5"),
+        ("4", json!({"head_dim": 0}), "per_layer_config.4.head_dim: expected 1 to"),
+        ("x", json!({}), "a layer below 5"),
+    ] {
+        let change = |config: &mut Value| {
+            heads_by_layer(config);
+            config["per_layer_config"][key] = value.clone();
+        };
+        let found = refusal(changed("gemma4-tiny", change, unchanged).path());
+        assert!(found.contains("per_layer_config") && found.contains(says), "{found}");
+    }
+}

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::load::{ConfigJson, LoadError};
+use crate::load::{ConfigJson, HeadSizes, LoadError};
 
 /// Kinds of layers, in the order of the target's sources of keys and values.
 pub(super) const KINDS: [&str; 2] = ["sliding_attention", "full_attention"];
@@ -56,7 +56,8 @@ impl Config {
         check_layers(config)?;
         let (vocab, tied) = (config.size("vocab_size")?, "tie_word_embeddings");
         let n_heads = config.size("num_attention_heads")?;
-        let head_dims = [config.size_or("head_dim", 256)?, config.size_or("global_head_dim", 512)?];
+        let layers = layers(config)?;
+        let head_dims = head_dims(config, &layers)?;
         for head_dim in head_dims {
             config.check_heads("num_attention_heads", n_heads, head_dim)?;
         }
@@ -70,11 +71,28 @@ impl Config {
             n_heads,
             head_dims,
             window: config.size_or("sliding_window", 512)?,
-            layers: layers(config)?,
+            layers,
             tied: config.optional(tied)?.unwrap_or(true),
             clusters: clusters(config, vocab)?,
         })
     }
+}
+
+/// Size of a head, for each kind of layer.
+fn head_dims(config: &ConfigJson, layers: &[usize]) -> Result<[i32; 2], LoadError> {
+    let head_dim = config.size_or("head_dim", 256)?;
+    // The heads of keys and values are the target's.
+    let usual = HeadSizes { head_dim, n_kv: 1 };
+    let named = |kind: usize| {
+        let is_wanted = |at: usize| layers[at] == kind;
+        config.heads_of_layers(layers.len(), is_wanted, usual)
+    };
+    let sliding = named(0)?.map_or(head_dim, |heads| heads.head_dim);
+    let full = match named(1)? {
+        Some(heads) => heads.head_dim,
+        None => config.size_or("global_head_dim", 512)?,
+    };
+    Ok([sliding, full])
 }
 
 /// Refuses layers that are not built here.
@@ -179,6 +197,15 @@ mod tests {
         assert!(is_assistant(&ConfigJson::changed(base(), &json!({}))).expect("read"));
         let other = ConfigJson::changed(base(), &json!({"backbone_hidden_size": null}));
         assert!(!is_assistant(&other).expect("read"));
+    }
+
+    #[test]
+    fn heads_may_be_named_layer_by_layer() {
+        let by_layer = |layers: Value| json!({ "text_config": { "global_head_dim": null, "per_layer_config": layers } });
+        let named = read(&by_layer(json!({"3": {"head_dim": 64, "num_key_value_heads": 1}})));
+        assert_eq!(named.expect("read").head_dims, [256, 64]);
+        let usual = read(&by_layer(json!({})));
+        assert_eq!(usual.expect("read").head_dims, [256, 256]);
     }
 
     #[test]

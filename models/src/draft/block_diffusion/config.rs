@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::draft::DraftInfo;
-use crate::load::{ConfigJson, LoadError};
+use crate::load::{ConfigJson, HeadSizes, LoadError};
 
 /// Most layers of a drafter. The largest published one has 8; lists of one entry a layer are made
 /// before any tensor is looked up.
@@ -257,6 +257,12 @@ impl<'a> Keys<'a> {
         match form {
             LayerForm::Qwen3 => Ok((n_kv, layers.size_or("head_dim", (hidden / n_heads).max(1))?)),
             LayerForm::Gemma4 { k_eq_v } => {
+                let count = layers.size("num_hidden_layers")? as usize;
+                let head_dim = layers.size_or("head_dim", 256)?;
+                let usual = HeadSizes { head_dim, n_kv };
+                if let Some(heads) = layers.heads_of_layers(count, |_| true, usual)? {
+                    return Ok((heads.n_kv, heads.head_dim));
+                }
                 let own = k_eq_v.then(|| layers.size_or("num_global_key_value_heads", n_kv));
                 Ok((own.unwrap_or(Ok(n_kv))?, layers.size("global_head_dim")?))
             }

@@ -2,7 +2,7 @@
 
 use crate::kv::{GrowingKv, LayerKv};
 use crate::layers::{ExpertSizes, Rope};
-use crate::load::{ConfigJson, LoadError};
+use crate::load::{ConfigJson, HeadSizes, LoadError};
 
 /// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all
 /// rows before them.
@@ -89,6 +89,7 @@ impl Config {
             let what = format!("expected null or a number above 0, found {cap}");
             return Err(config.wrong("final_logit_softcapping", what));
         }
+        let layers = layers(config, n_layers as usize)?;
         Ok(Self {
             hidden: config.size("hidden_size")?,
             vocab: config.size("vocab_size")?,
@@ -96,8 +97,8 @@ impl Config {
             eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
             tied: config.optional("tie_word_embeddings")?.unwrap_or(true),
             softcap,
-            attention: attention(config)?,
-            layers: layers(config, n_layers as usize)?,
+            attention: attention(config, &layers)?,
+            layers,
             experts: experts(config)?,
             pad: pad(config)?,
             per_layer: per_layer(config)?,
@@ -141,23 +142,34 @@ pub(in crate::target) fn is_unified(config: &ConfigJson) -> Result<bool, LoadErr
     Ok(model_type.is_some_and(|model_type| model_type.starts_with(UNIFIED)))
 }
 
-/// Sizes by kind.
-fn attention(config: &ConfigJson) -> Result<[AttentionSizes; 2], LoadError> {
+/// Sizes by kind. What newer files name layer by layer counts before the keys of full layers.
+fn attention(config: &ConfigJson, layers: &[LayerPlan]) -> Result<[AttentionSizes; 2], LoadError> {
     let n_heads = config.size("num_attention_heads")?;
     let (n_kv, head_dim) = (config.size("num_key_value_heads")?, config.size_or("head_dim", 256)?);
     let k_eq_v = config.optional("attention_k_eq_v")?.unwrap_or(false);
     let usual_window = if is_unified(config)? { 1024 } else { 512 };
+    let usual = HeadSizes { head_dim, n_kv };
+    let named =
+        |kind: usize| config.heads_of_layers(layers.len(), |at| layers[at].kind == kind, usual);
+    let of_sliding = named(0)?.unwrap_or(usual);
+    let of_full = match named(1)? {
+        Some(heads) => heads,
+        None => HeadSizes {
+            n_kv: if k_eq_v { config.size_or("num_global_key_value_heads", n_kv)? } else { n_kv },
+            head_dim: config.size_or("global_head_dim", 512)?,
+        },
+    };
     let sliding = AttentionSizes {
         n_heads,
-        n_kv,
-        head_dim,
+        n_kv: of_sliding.n_kv,
+        head_dim: of_sliding.head_dim,
         window: Some(config.size_or("sliding_window", usual_window)?),
         k_eq_v: false,
     };
     let full = AttentionSizes {
         n_heads,
-        n_kv: if k_eq_v { config.size_or("num_global_key_value_heads", n_kv)? } else { n_kv },
-        head_dim: config.size_or("global_head_dim", 512)?,
+        n_kv: of_full.n_kv,
+        head_dim: of_full.head_dim,
         window: None,
         k_eq_v,
     };
