@@ -28,6 +28,9 @@ impl Layout {
     /// A text model as transformers and mlx-lm write it.
     pub const TEXT: Self = Self { text: "model", head: "lm_head", vision: "" };
 
+    /// A text model as transformers and mlx-lm write it, and as mlx-vlm does.
+    pub const TEXT_ALONE: [Self; 2] = [Self::TEXT, Self::WITH_VISION[1]];
+
     /// A text model beside a vision tower as older releases of transformers wrote it: most published
     /// checkpoints of Qwen2-VL and Qwen2.5-VL.
     pub const OLDER_WITH_VISION: Self = Self { text: "model", head: "lm_head", vision: "visual" };

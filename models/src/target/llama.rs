@@ -9,7 +9,7 @@ use crate::kv::GrowingKv;
 use crate::layers::{GatedMlp, NormWeight, Rope};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
 
-/// Loads a Llama, in the layout that transformers and mlx-lm share.
+/// Loads a Llama, in the layout that transformers and mlx-lm share, or in mlx-vlm's.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let sizes = Sizes::read(files.config)?;
     if let Some(window) = sliding_window(files.config, sizes.context)? {
@@ -56,7 +56,7 @@ fn load_as(
     let width = config.size("intermediate_size")?;
     let spec = DecoderSpec {
         architecture: architecture.into(),
-        layout: Layout::TEXT,
+        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
         sizes,
         attention: AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN },
         recurrent: &[],

@@ -35,13 +35,13 @@ impl Config {
     }
 }
 
-/// Loads it, in the layout that transformers and mlx-lm share.
+/// Loads it, in the layout that transformers and mlx-lm share, or in mlx-vlm's.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, weights, weight_bytes } = files;
     let read = Config::read(config)?;
     let spec = DecoderSpec {
         architecture: "qwen2".into(),
-        layout: Layout::TEXT,
+        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
         sizes: read.sizes,
         attention: ATTENTION,
         recurrent: &[],

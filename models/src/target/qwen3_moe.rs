@@ -76,7 +76,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let read = Config::read(config, false)?;
     let spec = DecoderSpec {
         architecture: "qwen3_moe".into(),
-        layout: Layout::TEXT,
+        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
         sizes: read.dense.sizes,
         attention: read.dense.attention,
         recurrent: &[],

@@ -111,3 +111,35 @@ fn layers_of_one_kind_with_different_heads_are_refused_by_name() {
         assert!(found.contains("per_layer_config") && found.contains(says), "{found}");
     }
 }
+
+/// The names of tensors as mlx-vlm has them.
+fn below_language_model(tensors: &mut Tensors) {
+    let all = std::mem::take(tensors);
+    tensors
+        .extend(all.into_iter().map(|(name, tensor)| (format!("language_model.{name}"), tensor)));
+}
+
+#[test]
+fn text_models_may_have_the_names_of_mlx_vlm() {
+    let overrides = |config: &mut Value| {
+        let Some(Value::Object(all)) = config.get_mut("quantization") else { return };
+        let renamed =
+            std::mem::take(all).into_iter().map(|(name, value)| match name.contains('.') {
+                true => (format!("language_model.{name}"), value),
+                false => (name, value),
+            });
+        *all = renamed.collect();
+    };
+    for name in [
+        "llama-tiny",
+        "llama-tiny-tied",
+        "mistral-tiny",
+        "qwen2-tiny",
+        "qwen3-tiny",
+        "qwen3-tiny-q4",
+        "qwen3-moe-tiny",
+        "qwen3-moe-tiny-q4",
+    ] {
+        check_checkpoint(name, changed(name, overrides, below_language_model).path());
+    }
+}
