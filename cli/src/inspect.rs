@@ -90,6 +90,12 @@ fn images_line(object: &Value) -> String {
     }
 }
 
+/// What an operator should know of the checkpoint, a line each.
+fn notes_lines(model: &Value) -> String {
+    let notes = model["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    notes.map(|note| format!("note        {note}\n")).collect()
+}
+
 /// The object in lines for people.
 fn text(object: &Value) -> String {
     let mut text = String::new();
@@ -126,7 +132,7 @@ fn text(object: &Value) -> String {
         beside_positions(kv),
         size(&kv["longest_sequence_bytes"]),
     );
-    text.push_str(&images_line(object));
+    text.push_str(&[images_line(object), notes_lines(model)].concat());
     let named = &machine["named"];
     let whose = match named["name"].as_str() {
         Some(name) => format!("{name}: {} can be used", size(&machine["usable_bytes"])),
@@ -243,7 +249,7 @@ mod tests {
         let object = json!({
             "model": {"name": "org/name", "path": "/m", "family": "qwen3", "parameters": 8_190_735_360u64,
                 "disk_bytes": 4u64 << 30, "memory_bytes": 5u64 << 30, "layers": 36, "hidden_size": 4096,
-                "vocabulary": 151936, "context": 40960, "vision": false},
+                "vocabulary": 151936, "context": 40960, "vision": false, "notes": ["the head counts"]},
             "formats": [
                 {"format": "affine, 4 bits, groups of 64", "tensors": 252, "parameters": 8_000_000_000u64, "default": true, "paths": {"x": 252}},
                 {"format": "bfloat16", "tensors": 145, "parameters": 300_000, "default": false, "paths": {"model.layers.*.norm.weight": 36}}],
@@ -265,6 +271,7 @@ mod tests {
             "sequences   5 of 256 positions, or 1 of 4096 positions fit the KV budget",
             "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",
             "images      none, text alone\n",
+            "note        the head counts\n",
             "verdict     does not fit: too large",
             "drafter     dflash, 1.0 MiB in memory, fits",
         ] {

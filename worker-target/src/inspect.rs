@@ -135,6 +135,7 @@ fn model_object(dir: &Path, plan: &CheckpointPlan) -> Value {
         "vocabulary": plan.vocab,
         "context": plan.context,
         "vision": plan.has_vision,
+        "notes": plan.notes,
     })
 }
 

@@ -167,6 +167,9 @@ fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> 
     let options = load_options(config);
     // Refused now and not in the middle of a load, which would take other programs' memory first.
     let plan = plan_target(&dir, options)?;
+    for note in &plan.notes {
+        tracing::warn!(note, "checkpoint");
+    }
     let usable = platform::available_memory().map(device::usable_memory);
     Fit::new(&plan, config, usable).map_err(StartError::Store)?.check()?;
     Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)

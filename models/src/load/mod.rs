@@ -2,6 +2,8 @@
 
 mod arrays;
 mod config;
+mod context;
+mod embedding_model;
 mod error;
 mod expand;
 mod files;
@@ -17,6 +19,7 @@ mod weights;
 
 pub use config::ConfigJson;
 pub use error::LoadError;
+pub use context::ContextLength;
 pub use files::TensorFiles;
 pub use header::HeaderError;
 pub use layout::Layout;

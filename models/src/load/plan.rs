@@ -115,6 +115,8 @@ pub struct CheckpointPlan {
     /// Bytes of loaded weights that a token of an answer reads: not an input embedding that is not
     /// also the output head, not a vision tower, and of experts those that the token goes through.
     pub token_bytes: u64,
+    /// What an operator should know of the checkpoint, one sentence each.
+    pub notes: Vec<String>,
 }
 
 impl StoragePlan {
@@ -229,7 +231,7 @@ impl CheckpointPlan {
         layers: PlannedLayers,
     ) -> Result<Self, LoadError> {
         let PlannedLayers { kv_heads, recurrent, most_rows } = layers;
-        let n_layers = config.size("num_hidden_layers")?;
+        let (n_layers, context) = (config.size("num_hidden_layers")?, config.context()?);
         let (hidden, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let first_float = checkpoint.entries.values().find_map(|entry| match entry.dtype {
             Dtype::F16 | Dtype::BF16 => Some(2),
@@ -248,7 +250,7 @@ impl CheckpointPlan {
             family: config.required("model_type")?,
             token_bytes: (storage.memory_bytes() as f64 * share) as u64,
             storage,
-            context: config.size("max_position_embeddings")?,
+            context: context.positions,
             vocab: config.size("vocab_size")?,
             hidden,
             n_layers,
@@ -256,6 +258,7 @@ impl CheckpointPlan {
             recurrent,
             has_vision: config.part("vision_config")?.is_some(),
             most_rows,
+            notes: checkpoint.notes.iter().cloned().chain(context.note).collect(),
             number_bytes: match forms.precision {
                 Precision::Float32 => 4,
                 Precision::AsStored => first_float.unwrap_or(4),

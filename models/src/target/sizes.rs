@@ -41,7 +41,7 @@ impl Sizes {
             n_kv_heads: config.size_or("num_key_value_heads", n_heads)?,
             head_dim: config.size_or("head_dim", (hidden_size / n_heads).max(1))?,
             vocab_size: config.size("vocab_size")?,
-            context: config.size("max_position_embeddings")?,
+            context: config.context()?.positions,
             rms_norm_eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
             tie_word_embeddings: config.optional("tie_word_embeddings")?.unwrap_or(false),
             window: None,

@@ -143,3 +143,26 @@ fn text_models_may_have_the_names_of_mlx_vlm() {
         check_checkpoint(name, changed(name, overrides, below_language_model).path());
     }
 }
+
+#[test]
+fn yarn_with_its_original_length_gives_the_context() {
+    let yarn = json!({"factor": 4.0, "original_max_position_embeddings": 256});
+    for (group, kind) in
+        [("rope_scaling", "type"), ("rope_scaling", "rope_type"), ("rope_parameters", "rope_type")]
+    {
+        let stretched = |config: &mut Value| {
+            config[group] = yarn.clone();
+            config[group][kind] = "yarn".into();
+        };
+        let dir = changed("qwen3-tiny", stretched, unchanged);
+        let found = plan(dir.path()).expect("a plan");
+        assert_eq!((found.context, load(dir.path()).info().context), (1024, 1024), "{group}");
+        assert!(found.notes[0].contains("max_position_embeddings is 512"), "{:?}", found.notes);
+        let known = |config: &mut Value| {
+            stretched(config);
+            config["max_position_embeddings"] = 2048.into();
+        };
+        let found = plan(changed("qwen3-tiny", known, unchanged).path()).expect("a plan");
+        assert_eq!((found.context, found.notes), (2048, vec![]));
+    }
+}

@@ -223,7 +223,7 @@ impl<'a> Keys<'a> {
                 .optional::<i64>("vocab_size")?
                 .map(|_| layers.size("vocab_size"))
                 .transpose()?,
-            context: layers.size("max_position_embeddings")?,
+            context: layers.context()?.positions,
             rms_norm_eps: layers.optional("rms_norm_eps")?.unwrap_or(1e-6),
             attention_bias: layers.optional("attention_bias")?.unwrap_or(false),
             block,

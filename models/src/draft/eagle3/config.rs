@@ -87,7 +87,7 @@ impl Config {
             intermediate_size: layer.size("intermediate_size")?,
             vocab,
             draft_vocab: config.size_or("draft_vocab_size", vocab)?,
-            context: layer.size("max_position_embeddings")?,
+            context: layer.context()?.positions,
             rms_norm_eps: layer.optional("rms_norm_eps")?.unwrap_or(1e-6),
             attention_bias: layer.optional("attention_bias")?.unwrap_or(false),
             mlp_bias: layer.optional("mlp_bias")?.unwrap_or(false),
