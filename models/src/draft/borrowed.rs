@@ -152,8 +152,10 @@ impl FoundParts {
             LoadError::Missing { name: names.join(" or ") }
         })?;
         let is_tied = target::is_tied(&config)?;
+        files.settle_head(is_tied);
         let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
-        let head = (!is_tied).then(|| layout.head.to_owned());
+        let has_head = !is_tied || files.has(&weight(layout.head));
+        let head = has_head.then(|| layout.head.to_owned());
         let last = head.as_deref().unwrap_or(&embedding);
         if parts != Borrows::KeysAndValues && !files.has(&weight(last)) {
             return Err(LoadError::Missing { name: weight(last) });

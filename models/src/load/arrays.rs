@@ -154,7 +154,8 @@ fn words(pieces: &[MappedBytes], mut each: impl FnMut(u32)) {
     }
 }
 
-fn floats(bytes: &[u8], dtype: Dtype, out: &mut [f32]) {
+/// Writes stored floats as float32; what `out` has more stays as it is.
+pub(super) fn floats(bytes: &[u8], dtype: Dtype, out: &mut [f32]) {
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
         for (out, chunk) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
             *out = value(*chunk);

@@ -264,9 +264,10 @@ impl Decoder {
         tied: bool,
     ) -> Result<Self, LoadError> {
         let (vocab, hidden) = (parts.vocab, parts.hidden);
-        let lm_head = if tied {
-            // Some exporters write the tied head out as well.
-            weights.skip(layout.head);
+        #[cfg(target_os = "linux")]
+        let rehearses = weights.rehearses();
+        // A tied head that is still there differs from the embedding: see `TensorFiles::settle_head`.
+        let lm_head = if tied && !weights.has(&format!("{}.weight", layout.head)) {
             None
         } else {
             Some(Linear::load(&mut weights, layout.head, vocab, hidden, false)?)

@@ -170,10 +170,12 @@ struct ServedParts<'a> {
     has_tower: bool,
     unserved: &'a Unserved,
     next_token: Option<&'static str>,
+    /// Whether config.json ties the head to the embedding.
+    tied: bool,
 }
 
 impl ServedParts<'_> {
-    /// Leaves the other parts unread, and the tower if `options` says so.
+    /// Leaves the other parts unread, the tower if `options` says so, and a head that the embedding is.
     fn keep(&self, files: &mut TensorFiles, options: LoadOptions) {
         files.skip(self.unserved);
         if !options.vision {
@@ -182,6 +184,7 @@ impl ServedParts<'_> {
         if let Some(module) = self.next_token {
             files.skip_layers_with(module);
         }
+        files.settle_head(self.tied);
     }
 }
 
@@ -366,7 +369,8 @@ impl Family {
             Towers::IfThere(unserved) if has_tower => unserved,
             _ => &self.unserved,
         };
-        Ok(ServedParts { has_tower, unserved, next_token: self.next_token })
+        let tied = is_tied(config)?;
+        Ok(ServedParts { has_tower, unserved, next_token: self.next_token, tied })
     }
 
     fn of(config: &ConfigJson) -> Result<&'static Self, LoadError> {
@@ -387,15 +391,16 @@ impl Family {
     }
 }
 
-/// Whether a target's output head is its embedding. Gemma 4's is unless config.json denies it, that
-/// of other families if config.json names it so.
+/// Whether a target's output head is its embedding if its files have no head. Gemma 4's and
+/// HunyuanOCR's is unless config.json denies it, that of other families if config.json names it so.
 ///
 /// # Errors
 /// A key has another type.
 pub(crate) fn is_tied(config: &ConfigJson) -> Result<bool, LoadError> {
     let model_type: Option<String> = config.optional("model_type")?;
-    let is_gemma = model_type.is_some_and(|name| name.starts_with("gemma4"));
-    Ok(config.optional("tie_word_embeddings")?.unwrap_or(is_gemma))
+    let is_usual =
+        model_type.is_some_and(|name| name.starts_with("gemma4") || name == "hunyuan_vl");
+    Ok(config.optional("tie_word_embeddings")?.unwrap_or(is_usual))
 }
 
 /// Whether config.json is that of a family that is served.

@@ -144,6 +144,34 @@ fn text_models_may_have_the_names_of_mlx_vlm() {
     }
 }
 
+fn copy(tensor: &Tensor) -> Tensor {
+    Tensor { dtype: tensor.dtype, shape: tensor.shape.clone(), bytes: tensor.bytes.clone() }
+}
+
+#[test]
+fn a_head_that_differs_from_the_embedding_counts_though_the_config_ties_it() {
+    let tied = set("tie_word_embeddings", true.into());
+    for name in ["llama-tiny", "qwen3-tiny-q8", "llama-tiny-q4"] {
+        let dir = changed(name, &tied, unchanged);
+        check_checkpoint(name, dir.path());
+        let notes = plan(dir.path()).expect("a plan").notes;
+        assert!(notes.iter().any(|note| note.contains("lm_head")), "{name}: {notes:?}");
+        assert_eq!(plan(&golden(name)).expect("a plan").notes, [""; 0], "{name}");
+    }
+    // A head of the same values in another type is the embedding.
+    let widened = |tensors: &mut Tensors| {
+        let Tensor { shape, bytes, .. } = copy(&tensors["model.embed_tokens.weight"]);
+        let bytes = bytes.chunks(2).flat_map(|two| [0, 0, two[0], two[1]]).collect();
+        let dtype = safetensors::tensor::Dtype::F32;
+        tensors.insert("lm_head.weight".into(), Tensor { dtype, shape, bytes });
+    };
+    let dir = changed("qwen2-tiny", |_| {}, widened);
+    check_checkpoint("qwen2-tiny", dir.path());
+    let found = plan(dir.path()).expect("a plan");
+    let as_before = plan(&golden("qwen2-tiny")).expect("a plan");
+    assert_eq!((found.storage, found.notes), (as_before.storage, vec![]), "it is left unread");
+}
+
 #[test]
 fn yarn_with_its_original_length_gives_the_context() {
     let yarn = json!({"factor": 4.0, "original_max_position_embeddings": 256});

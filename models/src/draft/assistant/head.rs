@@ -64,14 +64,18 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn load(weights: &mut Weights, config: &Config) -> Result<Self, LoadError> {
         let (vocab, hidden) = (config.vocab, config.hidden);
+        weights.forgetting(|files| files.settle_head(config.tied));
         let embed_tokens = Embedding::load(weights, TABLE, vocab, hidden)?;
-        let lm_head = if config.tied {
-            // Some exporters write the same table twice.
-            weights.skip("lm_head");
+        let lm_head = if config.tied && !weights.has("lm_head.weight") {
             None
         } else {
             Some(Linear::load(weights, "lm_head", vocab, hidden, false)?)
         };
+        if lm_head.is_some() && config.clusters.is_some() {
+            let what = "expected a head that is the embedding for heads of clusters, found another";
+            let key = "use_ordered_embeddings".to_owned();
+            return Err(LoadError::Config { key, what: what.into() });
+        }
         let clusters =
             config.clusters.map(|sizes| Clusters::load(weights, config, sizes)).transpose()?;
         Ok(Self { embed_tokens, lm_head, clusters, vocab })
