@@ -352,15 +352,17 @@ impl Family {
         }
     }
 
-    /// Served parts of a checkpoint of the family.
+    /// Served parts of a checkpoint of the family in `dir`.
     ///
     /// # Errors
-    /// `vision_config` is no object.
+    /// It is saved to embed texts, or a key has another type.
     fn parts(
         &self,
+        dir: &Path,
         config: &ConfigJson,
         files: &TensorFiles,
     ) -> Result<ServedParts<'_>, LoadError> {
+        files.check_answers(dir)?;
         let has_tower = match self.towers {
             Towers::Unread => false,
             Towers::IfThere(_) => tower::is_there(config, files)?,
@@ -427,7 +429,7 @@ pub(crate) fn has_recurrent_layers(config: &ConfigJson) -> Result<bool, LoadErro
 /// As [`load_target`].
 pub(crate) fn load_opened(mut files: TargetFiles<'_>) -> Result<Box<dyn Target>, LoadError> {
     let family = Family::of(files.config)?;
-    let parts = family.parts(files.config, files.weights.files())?;
+    let parts = family.parts(files.dir, files.config, files.weights.files())?;
     files.weights.forgetting(|files| parts.keep(files, LoadOptions::default()));
     Ok(Box::new((family.load)(files)?))
 }
@@ -504,7 +506,7 @@ pub fn plan_target_on(
     let family = Family::of(&config)?;
     let forms = forms_on(&config, options, on_gpu)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    let parts = family.parts(&config, &checkpoint)?;
+    let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
     let has_vision = parts.has_tower && config.part("vision_config")?.is_some();
     let whole_image = if has_vision { (family.whole_image)(dir, &config)? } else { None };
@@ -541,7 +543,7 @@ pub fn load_target_with(
     let family = Family::of(&config)?;
     let forms = forms(&config, options)?;
     let mut checkpoint = TensorFiles::open(dir)?;
-    let parts = family.parts(&config, &checkpoint)?;
+    let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
     if !parts.has_tower && config.part("vision_config")?.is_some() {
         tracing::info!("no vision tower is served of this checkpoint: requests with images fail");

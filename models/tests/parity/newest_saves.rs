@@ -194,3 +194,20 @@ fn yarn_with_its_original_length_gives_the_context() {
         assert_eq!((found.context, found.notes), (2048, vec![]));
     }
 }
+
+#[test]
+fn an_embedding_model_is_refused_as_one() {
+    let bare = |tensors: &mut Tensors| {
+        let all = std::mem::take(tensors);
+        let name = |name: &str| name.strip_prefix("model.").map(str::to_owned);
+        tensors.extend(all.into_iter().filter_map(|(full, tensor)| Some((name(&full)?, tensor))));
+    };
+    let dirs = [changed("qwen3-tiny", |_| {}, bare), changed("qwen3-tiny", |_| {}, unchanged)];
+    std::fs::write(dirs[1].path().join("modules.json"), "[]").expect("written");
+    for dir in dirs {
+        for found in [refusal(dir.path()), plan(dir.path()).expect_err("refused")] {
+            assert!(found.contains("an embedding model"), "{found}");
+            assert!(found.contains("embeddings are not served"), "{found}");
+        }
+    }
+}
