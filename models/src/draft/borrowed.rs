@@ -208,8 +208,8 @@ impl FoundParts {
         StoragePlan::of_packed(&self.files, &self.forms, packing)
     }
 
-    /// Reads them. Quantized as they are stored, else as `options` says. `progress` is called with
-    /// the bytes read.
+    /// Reads them, or checks them alone if `rehearses`. Quantized as they are stored, else as `options`
+    /// says. `progress` is called with the bytes read.
     ///
     /// # Errors
     /// Their tensors are not those of the target's config.json, or a reduced vocabulary is wanted
@@ -217,11 +217,13 @@ impl FoundParts {
     pub(super) fn load(
         self,
         options: DraftOptions,
+        rehearses: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<BorrowedParts, LoadError> {
         let (vocab, hidden, eps) = (self.vocab, self.hidden, self.rms_norm_eps);
         let bits = options.quantize.bits();
-        let mut weights = Weights::new(self.files, self.forms, progress).quantizing(bits);
+        let weights = Weights::new(self.files, self.forms, progress).quantizing(bits);
+        let mut weights = if rehearses { weights.rehearsing() } else { weights };
         let mut parts = BorrowedParts::default();
         if matches!(self.parts, Borrows::Ends | Borrows::GlmEnds) {
             let embed_tokens = Embedding::load(&mut weights, &self.embedding, vocab, hidden)?;

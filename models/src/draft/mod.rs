@@ -486,7 +486,25 @@ pub fn load_draft(
     options: impl Into<DraftOptions>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Drafter>, LoadError> {
-    let options = options.into();
+    load_parts(&Sources { dir, kind, target, rehearses: false }, options.into(), progress)
+}
+
+/// Where a drafter's parts are.
+struct Sources<'a> {
+    dir: &'a Path,
+    kind: &'a str,
+    target: Option<&'a Path>,
+    /// All is checked as in a load, and no weight is read: see [`Weights::rehearsing`].
+    rehearses: bool,
+}
+
+/// As [`load_draft`].
+fn load_parts(
+    sources: &Sources<'_>,
+    options: DraftOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Drafter>, LoadError> {
+    let Sources { dir, kind, target, rehearses } = *sources;
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
@@ -499,10 +517,15 @@ pub fn load_draft(
     let forms = forms(&config)?;
     progress(0, weight_bytes);
     let mut report_borrowed = |read| progress(read, weight_bytes);
-    let load = |found: FoundParts| found.load(options, &mut report_borrowed);
+    let load = |found: FoundParts| found.load(options, rehearses, &mut report_borrowed);
     let BorrowedParts { head, ends, assisted } = found.map(load).transpose()?.unwrap_or_default();
     let mut report = |read| progress(borrowed_bytes + read, weight_bytes);
-    let (config, weights) = (&config, Weights::new(checkpoint, forms, &mut report));
+    if !rehearses {
+        checkpoint.log_notes();
+    }
+    let weights = Weights::new(checkpoint, forms, &mut report);
+    let weights = if rehearses { weights.rehearsing() } else { weights };
+    let config = &config;
     let quantize = options.quantize;
     let files =
         DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, head, ends, assisted };
@@ -519,7 +542,7 @@ pub struct DraftPlan {
 }
 
 /// Plan of the drafter in `dir`: from headers and config.json, no weight is read. `kind`, `target`
-/// and `quantize` as in [`load_draft`].
+/// and `quantize` as in [`load_draft`]. Refuses what a load refuses.
 ///
 /// # Errors
 /// As [`load_draft`].
@@ -529,6 +552,8 @@ pub fn plan_draft(
     target: Option<&Path>,
     quantize: Quantize,
 ) -> Result<DraftPlan, LoadError> {
+    let sources = Sources { dir, kind, target, rehearses: true };
+    load_parts(&sources, Quantize::None.into(), &mut |_, _| {})?;
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     let mut info = kind.describe(&config, dir, target)?;

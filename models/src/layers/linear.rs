@@ -100,8 +100,8 @@ impl Linear {
         )?;
         let order = order.map(|order| order());
         let stored = match &order {
-            Some(order) => in_order(&stored, order)?,
-            None => stored,
+            Some(order) if !weights.rehearses() => in_order(&stored, order)?,
+            _ => stored,
         };
         let forms = stored.into_iter().map(WeightForm::new).collect::<Result<_, _>>()?;
         let mut biases = Vec::new();

@@ -3,6 +3,7 @@
 //! Elsewhere they pass through one more buffer if they are converted or joined.
 
 use half::{bf16, f16};
+use mlx_rs::ops::broadcast_to;
 use mlx_rs::{Array, Dtype as MlxDtype};
 use safetensors::tensor::Dtype;
 
@@ -81,6 +82,13 @@ pub(super) fn widened(
             rest = other;
         }
     })
+}
+
+/// Zeros of `shape` that take the memory of one number.
+pub(super) fn blank(dtype: MlxDtype, shape: &[i32]) -> Result<Array, LoadError> {
+    let zeros = broadcast_to(Array::from_f32(0.0).as_dtype(dtype)?, shape)?;
+    zeros.eval()?;
+    Ok(zeros)
 }
 
 /// A quantized weight's bytes, whose parts are cut at the same rows.

@@ -2,12 +2,12 @@
 //! their outputs. A module is quantized if the checkpoint has its scales; config.json says in which
 //! format.
 
-use mlx_rs::Array;
 use mlx_rs::ops::quantize;
 use mlx_rs::transforms::eval;
+use mlx_rs::{Array, Dtype as MlxDtype};
 use safetensors::tensor::Dtype;
 
-use super::arrays::{PackedPieces, expanded, is_float, stored};
+use super::arrays::{PackedPieces, blank, expanded, is_float, mlx_dtype, stored};
 use super::files::MappedBytes;
 use super::quantization::{QuantFormat, QuantMode};
 use super::{LoadError, Weights};
@@ -177,7 +177,7 @@ impl Weights<'_> {
                 blocks.extend(parts[1..].iter_mut().filter_map(Iterator::next));
             }
             matrices.push(match (self.matrix(blocks, out, sizes)?, bits) {
-                (StoredMatrix::Float(matrix), Some(bits)) => {
+                (StoredMatrix::Float(matrix), Some(bits)) if !self.rehearses() => {
                     StoredMatrix::Quantized(QuantizedMatrix::pack(&matrix, bits)?)
                 }
                 (matrix, _) => matrix,
@@ -362,6 +362,9 @@ impl Weights<'_> {
             return Ok(StoredMatrix::Float(self.floats(floats, &shape(sizes.input))?));
         };
         if !(self.forms.keeps)(format) {
+            if self.rehearses() {
+                return Ok(StoredMatrix::Float(blank(MlxDtype::Float32, &shape(sizes.input))?));
+            }
             let held = packed.iter().map(PackedPieces::bytes).sum::<usize>() as u64;
             let array = expanded(packed, format, &shape(sizes.input))?;
             self.expanded.modules += 1;
@@ -378,6 +381,11 @@ impl Weights<'_> {
             scales.push(pieces.scales);
             biases.extend(pieces.biases);
         }
+        let rehearses = self.rehearses();
+        let stored = |pieces: Vec<MappedBytes>, dtype: Dtype, shape: &[i32]| match rehearses {
+            true => blank(mlx_dtype(dtype).expect("its type was checked"), shape),
+            false => stored(pieces, dtype, shape),
+        };
         let groups = shape(sizes.input / format.group);
         let biases = match format.mode {
             QuantMode::Affine => Some(stored(biases, scales_dtype, &groups)?),

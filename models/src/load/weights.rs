@@ -4,7 +4,7 @@
 use mlx_rs::{Array, Dtype as MlxDtype};
 use safetensors::tensor::Dtype;
 
-use super::arrays::{is_float, mlx_dtype, stored, widened};
+use super::arrays::{blank, is_float, mlx_dtype, stored, widened};
 use super::files::{MappedBytes, TensorEntry, TensorFiles};
 use super::quantization::{QuantFormat, Quantization};
 use super::{LoadError, Unserved};
@@ -41,6 +41,7 @@ pub struct Weights<'a> {
     pub(super) expanded: Expanded,
     /// Bits of matrices that are quantized as they are read.
     bits: Option<i32>,
+    rehearses: bool,
 }
 
 /// Signs of a tensor's numbers.
@@ -78,7 +79,19 @@ impl<'a> Weights<'a> {
     ) -> Self {
         let prefix = String::new();
         let expanded = Expanded::default();
-        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded, bits: None }
+        let (bits, rehearses) = (None, false);
+        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded, bits, rehearses }
+    }
+
+    /// Names, types and shapes are checked as in a load, and no weight is read: each array is zeros
+    /// that take the memory of one number. What is made of it must not be computed with.
+    pub fn rehearsing(self) -> Self {
+        Self { rehearses: true, ..self }
+    }
+
+    /// Whether these are the weights of [`Weights::rehearsing`].
+    pub fn rehearses(&self) -> bool {
+        self.rehearses
     }
 
     /// The tensors that were not taken yet.
@@ -277,7 +290,9 @@ impl<'a> Weights<'a> {
             return Err(LoadError::Shape { name, found: entry.shape, expected });
         }
         let bytes = self.checkpoint.bytes(&entry);
-        bytes.prefetch();
+        if !self.rehearses {
+            bytes.prefetch();
+        }
         Ok((entry, bytes))
     }
 
@@ -288,6 +303,11 @@ impl<'a> Weights<'a> {
         shape: &[i32],
     ) -> Result<Array, LoadError> {
         let first = pieces.first().map(|(_, dtype)| *dtype);
+        if self.rehearses {
+            let dtype =
+                first.and_then(mlx_dtype).filter(|_| self.forms.precision == Precision::AsStored);
+            return blank(dtype.unwrap_or(MlxDtype::Float32), shape);
+        }
         match (self.forms.precision, first) {
             (Precision::AsStored, Some(dtype))
                 if pieces.iter().all(|(_, other)| *other == dtype) =>

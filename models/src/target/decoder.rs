@@ -290,7 +290,9 @@ impl Decoder {
             program: None,
         };
         #[cfg(target_os = "linux")]
-        let decoder = Self { program: decoder.recorded(), ..decoder };
+        let program = if rehearses { None } else { decoder.recorded() };
+        #[cfg(target_os = "linux")]
+        let decoder = Self { program, ..decoder };
         Ok(decoder)
     }
 

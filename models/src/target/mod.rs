@@ -485,7 +485,7 @@ fn forms_on(
 }
 
 /// Plan of the target in `dir`: its properties and its memory on this device. Reads headers and
-/// config.json, no weight.
+/// config.json, and no weight but a head that may be the embedding. Refuses what a load refuses.
 ///
 /// # Errors
 /// Broken or foreign files; see [`LoadError`].
@@ -508,6 +508,9 @@ pub fn plan_target_on(
     let mut checkpoint = TensorFiles::open(dir)?;
     let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
+    let mut unread = |_: u64| {};
+    let weights = Weights::new(checkpoint.clone(), forms.clone(), &mut unread).rehearsing();
+    (family.load)(TargetFiles { dir, config: &config, weights, weight_bytes: 0 })?;
     let has_vision = parts.has_tower && config.part("vision_config")?.is_some();
     let whole_image = if has_vision { (family.whole_image)(dir, &config)? } else { None };
     let layers = PlannedLayers {

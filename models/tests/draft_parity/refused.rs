@@ -202,3 +202,31 @@ fn a_bonus_token_beyond_the_vocabulary_is_refused() {
         assert!(propose(55).0.is_ok());
     }
 }
+
+#[test]
+fn a_plan_of_a_drafter_refuses_what_loading_refuses() {
+    for (name, target) in [
+        ("dflash2-tiny", "dflash-target"),
+        ("eagle3-llama", "dflash-target"),
+        ("dspark-deepseek", "dflash-target"),
+        ("assistant-dense", "gemma4-draft-target"),
+        ("model-qwen3", "model-llama-target"),
+    ] {
+        let (dir, target) = (with_config(name, |_| {}), golden(target));
+        // Without the last tensor of a layer's norms.
+        let file = std::fs::read(golden(name).join("model.safetensors")).expect("read");
+        let tensors = SafeTensors::deserialize(&file).expect("a safetensors file");
+        let names = tensors.names();
+        let left_out = names.iter().filter(|name| name.contains("norm")).max().expect("a norm");
+        let left_out = (*left_out).to_owned();
+        rewrite(&golden(name), dir.path(), |tensor, view| {
+            same(tensor, view).filter(|_| tensor != left_out)
+        });
+        let plan = plan_draft(dir.path(), "auto", Some(&target), Quantize::None);
+        let plan = plan.err().map(|error| paceline_vocabulary::chain(&error));
+        let loaded = says(dir.path(), Some(&target));
+        assert!(loaded.contains(&left_out), "{name}: {loaded}");
+        assert_eq!(plan, Some(loaded), "{name}");
+        assert!(plan_draft(&golden(name), "auto", Some(&target), Quantize::None).is_ok(), "{name}");
+    }
+}

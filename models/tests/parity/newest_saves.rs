@@ -196,6 +196,55 @@ fn yarn_with_its_original_length_gives_the_context() {
 }
 
 #[test]
+fn a_plan_refuses_what_loading_refuses() {
+    let without = |name: &'static str| {
+        move |tensors: &mut Tensors| drop(tensors.remove(name).expect("it is there"))
+    };
+    let longer = |name: &'static str| {
+        move |tensors: &mut Tensors| {
+            let tensor = tensors.get_mut(name).expect("it is there");
+            tensor.shape[0] *= 2;
+            tensor.bytes.extend(tensor.bytes.clone());
+        }
+    };
+    let spare = |tensors: &mut Tensors| {
+        let norm = copy(&tensors["model.norm.weight"]);
+        tensors.insert("model.layers.99.norm.weight".into(), norm);
+    };
+    let dirs = [
+        changed("llama-tiny", |_| {}, without("model.layers.1.self_attn.k_proj.weight")),
+        changed("llama-tiny", |_| {}, without("lm_head.weight")),
+        changed("qwen3-tiny", |_| {}, longer("model.norm.weight")),
+        changed("qwen3-tiny", |_| {}, spare),
+        changed("qwen3-tiny-q4", |_| {}, longer("model.embed_tokens.scales")),
+        changed("qwen3-moe-tiny", set("moe_intermediate_size", 4.into()), unchanged),
+        changed("qwen3-moe-tiny", |config| drop(take(config, "num_experts")), unchanged),
+        changed("qwen3-moe-tiny", set("num_experts_per_tok", 7.into()), unchanged),
+        changed(
+            "qwen3_5-tiny",
+            |config| text(config)["linear_num_key_heads"] = 1.into(),
+            unchanged,
+        ),
+        changed("gemma4-tiny", set("global_head_dim", 8.into()), unchanged),
+        changed("llama-tiny", set("hidden_act", "gelu".into()), unchanged),
+        changed("llama-tiny", set("rope_scaling", json!({"rope_type": "x"})), unchanged),
+        changed("qwen2-vl-tiny", |config| drop(take(config, "image_token_id")), unchanged),
+        changed(
+            "qwen3-vl-moe-tiny",
+            |config| config["vision_config"]["depth"] = 4.into(),
+            unchanged,
+        ),
+    ];
+    for (at, dir) in dirs.iter().enumerate() {
+        let found = load_target(dir.path(), &mut |_, _| {}).err();
+        let found = found
+            .map(|error| paceline_vocabulary::chain(&error))
+            .unwrap_or_else(|| panic!("checkpoint {at} loads"));
+        assert_eq!(plan(dir.path()).err(), Some(found), "checkpoint {at}");
+    }
+}
+
+#[test]
 fn an_embedding_model_is_refused_as_one() {
     let bare = |tensors: &mut Tensors| {
         let all = std::mem::take(tensors);

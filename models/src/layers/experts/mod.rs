@@ -145,7 +145,11 @@ impl ExpertLinear {
             let out = projections.iter().map(|(_, out)| out).sum();
             if has_inputs_as_rows(weights, &fused, [out, input]) {
                 let by_input = weights.take(&fused, &[experts, input, out])?;
-                let by_output = by_input.swap_axes(-1, -2)?.contiguous()?;
+                let by_output = by_input.swap_axes(-1, -2)?;
+                let by_output = match weights.rehearses() {
+                    true => by_output,
+                    false => by_output.contiguous()?,
+                };
                 return Ok(Self { parts: vec![ExpertForm::new(StoredMatrix::Float(by_output))?] });
             }
             vec![MatrixPart { modules: vec![fused], out }]
