@@ -19,6 +19,9 @@ pub(super) struct OpenToolCall {
     /// without a warning.
     is_certain: bool,
     has_started: bool,
+    /// A closing brace that is not sent. The last one of the arguments is sent with the tool call's
+    /// end, so that a client that parses arguments as they come runs no broken call.
+    held_brace: bool,
 }
 
 /// Line breaks and separators before a tool call, which are not sent yet.
@@ -55,6 +58,7 @@ impl OpenToolCall {
             piece: PartialToolCall::default(),
             is_certain: true,
             has_started: false,
+            held_brace: false,
         }
     }
 
@@ -156,12 +160,26 @@ impl OpenToolCall {
             parts.start(ToolCallStart { index, id, name: name.clone() });
             self.has_started = true;
         }
-        parts.arguments(&std::mem::take(&mut self.piece.arguments));
+        let arguments = std::mem::take(&mut self.piece.arguments);
+        if arguments.is_empty() {
+            return;
+        }
+        self.release_brace(parts);
+        let before = arguments.strip_suffix('}');
+        self.held_brace = before.is_some();
+        parts.arguments(before.unwrap_or(&arguments));
+    }
+
+    fn release_brace(&mut self, parts: &mut Parts) {
+        if std::mem::take(&mut self.held_brace) {
+            parts.arguments("}");
+        }
     }
 
     /// The tool call's end, if it is complete. Otherwise its characters are text.
-    pub(super) fn close(self, closing: &str, parts: &mut Parts) -> bool {
+    pub(super) fn close(mut self, closing: &str, parts: &mut Parts) -> bool {
         if self.is_done() && self.has_started {
+            self.release_brace(parts);
             parts.end();
             return true;
         }
@@ -184,6 +202,7 @@ impl OpenToolCall {
             }
             return;
         }
+        self.release_brace(parts);
         if self.is_done() {
             return parts.end();
         }
@@ -205,5 +224,43 @@ impl OpenToolCall {
         }
         parts.text(&self.raw);
         parts.text(closing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::generation::FinishReason;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::samples::answers::{Model, offered, sample_answers};
+    use crate::stream::AnswerPart;
+
+    /// A client that parses arguments as they come runs no tool call before its end is certain.
+    #[test]
+    fn the_arguments_of_a_tool_call_are_whole_json_only_with_its_end() {
+        let mut broken = 0;
+        let as_text = r#"<tool_call>{"name": "read", "arguments": "{\"n\": 1} "}</tool_call>"#;
+        let answers = sample_answers().into_iter().map(|sample| (sample.calls, sample.answer));
+        for (format, answer) in answers.chain([(ToolCallFormat::Hermes, as_text.to_owned())]) {
+            let model = Model::new(format, true);
+            let ids = model.ids(&answer);
+            for end in 1..=ids.len() {
+                let mut arguments = String::new();
+                for part in model.parts(&ids[..end], offered(), &[1], FinishReason::Stop) {
+                    match part {
+                        AnswerPart::ToolCallStart(_) => arguments.clear(),
+                        AnswerPart::ToolCallArguments(more) => arguments += &more,
+                        AnswerPart::MalformedToolCall(_) => {
+                            let parsed = serde_json::from_str::<Value>(&arguments);
+                            assert!(parsed.is_err(), "{arguments} of {:?}", &ids[..end]);
+                            broken += 1;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        assert!(broken > 50, "expected many broken tool calls, found {broken}");
     }
 }

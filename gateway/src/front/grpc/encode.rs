@@ -166,6 +166,35 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_call_that_the_model_breaks_off_has_no_whole_arguments_and_no_end() {
+        let mut broken = 0;
+        for SampleAnswer { calls, answer, .. } in sample_answers() {
+            let model = Model::new(calls, true);
+            let ids = model.ids(&answer);
+            for end in 1..=ids.len() {
+                let events = model.events(&ids[..end], offered(), &[2], &[], FinishReason::Stop);
+                let mut encoder = AnswerEncoder::default();
+                let mut calls: Vec<(String, bool)> = Vec::new();
+                let pieces =
+                    events.into_iter().flat_map(|event| encoder.event(event, "r").tool_calls);
+                for piece in pieces {
+                    calls.resize(calls.len().max(piece.index as usize + 1), Default::default());
+                    let (arguments, complete) = &mut calls[piece.index as usize];
+                    *arguments += &piece.arguments;
+                    *complete |= piece.complete;
+                    assert!(!piece.cut);
+                }
+                for (arguments, complete) in calls {
+                    let is_json = serde_json::from_str::<serde_json::Value>(&arguments).is_ok();
+                    assert_eq!(is_json, complete, "{arguments} of {:?}", &ids[..end]);
+                    broken += usize::from(!complete);
+                }
+            }
+        }
+        assert!(broken > 50, "expected many broken tool calls, found {broken}");
+    }
+
+    #[test]
     fn parts_become_fields_and_pieces_of_tool_calls() {
         let start = |index: u32| {
             AnswerPart::ToolCallStart(ToolCallStart {

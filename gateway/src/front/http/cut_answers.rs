@@ -1,8 +1,9 @@
-//! Answers that the limit of tokens cuts at any token. In each protocol a client builds the whole
-//! answer from the stream, with the cut tool call alone and nothing of a family's markup.
+//! Answers that end at any token. If the limit of tokens cuts one, a client of each protocol builds
+//! the whole answer from the stream, with the cut tool call alone and nothing of a family's markup.
+//! If the model itself ends it, no client gets a broken tool call as one to run.
 
 use paceline_text::samples::answers::{Model, SampleAnswer, offered, sample_answers};
-use paceline_text::stream::{AnswerEvent, collect};
+use paceline_text::stream::{AnswerEvent, AnswerPart, collect};
 use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Value, json};
 
@@ -232,4 +233,113 @@ fn a_cut_answer_is_the_same_whole_and_streamed_wherever_the_limit_is() {
             check(&sample, tokens);
         }
     }
+}
+
+/// A tool call as a client runs it: name and arguments.
+type Call = (String, Value);
+
+/// A tool call of a client that parses the arguments; `None` if they are no JSON.
+fn parsed(name: &Value, arguments: &str) -> Option<Call> {
+    Some((text(name), serde_json::from_str(arguments).ok()?))
+}
+
+/// The tool calls that a client of each protocol can run, and the word for the end. The first three
+/// are of whole answers, the others of streams.
+fn runnable(pieces: &[AnswerEvent]) -> [(Vec<Call>, String); 6] {
+    let mut events = Vec::new();
+    pieces.iter().cloned().for_each(|event| collect(&mut events, event));
+    let chat = || ChatWriter::new(head(), SampleCount::default(), Asked::default(), None);
+    let response = || ResponseWriter::new(head(), ResponsesAsked::default(), None);
+    let message = || MessageWriter::new("r", "m", MessagesAsked::default());
+    let named = |calls: Vec<(String, String)>| -> Vec<Call> {
+        calls.iter().filter_map(|(name, text)| parsed(&json!(name), text)).collect()
+    };
+    let items = |items: &Value| -> Vec<Call> {
+        let items = items.as_array().into_iter().flatten();
+        let calls = items.filter(|item| item["type"] == "function_call");
+        let call = |item: &Value| parsed(&item["name"], item["arguments"].as_str()?);
+        calls.map(|item| call(item).expect("whole arguments")).collect()
+    };
+    let whole_chat = chat_whole(&chat().whole(events.clone()).json());
+    assert_eq!(named(whole_chat.calls.clone()).len(), whole_chat.calls.len());
+    let whole_response = response().whole(events.clone()).json();
+    let whole_message = message().whole(events).json();
+    let blocks = whole_message["content"].as_array().into_iter().flatten();
+    let used = blocks.filter(|block| block["type"] == "tool_use");
+    let used = used.map(|block| (text(&block["name"]), block["input"].clone())).collect();
+
+    let chunks = chat_streamed(&streamed(chat(), pieces.to_vec()));
+    let responded = streamed(response(), pieces.to_vec());
+    let ended = &responded.last().expect("an end")["response"];
+    let done = |kind: &str| -> Vec<&Value> {
+        responded.iter().filter(|event| event["type"] == kind).collect()
+    };
+    let done_items: Vec<Value> =
+        done("response.output_item.done").iter().map(|event| event["item"].clone()).collect();
+    let is_call = |item: &&Value| item["type"] == "function_call";
+    let done_calls = done_items.iter().filter(is_call).count();
+    assert_eq!(done("response.function_call_arguments.done").len(), done_calls);
+    let output = ended["output"].as_array().cloned().unwrap_or_default();
+    assert_eq!(output.len(), done("response.output_item.added").len());
+    // The items that never came to their end are in the list as such.
+    let whole_items: Vec<Value> =
+        output.into_iter().filter(|item| item["status"] != "incomplete").collect();
+    assert_eq!(whole_items, done_items);
+    let messaged = streamed(message(), pieces.to_vec());
+    let ends = |index: &Value| {
+        messaged
+            .iter()
+            .any(|event| event["type"] == "content_block_stop" && event["index"] == *index)
+    };
+    let mut stopped: Vec<(String, String)> = Vec::new();
+    for event in messaged.iter().filter(|event| ends(&event["index"])) {
+        if event["content_block"]["type"] == "tool_use" {
+            stopped.push((text(&event["content_block"]["name"]), String::new()));
+        }
+        if let (Some(more), Some(call)) =
+            (event["delta"]["partial_json"].as_str(), stopped.last_mut())
+        {
+            call.1 += more;
+        }
+    }
+    let reason = messaged.iter().find_map(|event| event["delta"]["stop_reason"].as_str());
+    [
+        (named(whole_chat.calls), whole_chat.end),
+        (items(&whole_response["output"]), text(&whole_response["status"])),
+        (used, text(&whole_message["stop_reason"])),
+        (named(chunks.calls), chunks.end),
+        (items(&Value::from(done_items)), text(&ended["status"])),
+        (named(stopped), reason.unwrap_or_default().to_owned()),
+    ]
+}
+
+#[test]
+fn a_tool_call_that_the_model_breaks_off_is_run_by_no_client() {
+    let mut broken = 0;
+    for SampleAnswer { calls: format, answer, text: _ } in sample_answers() {
+        for tokens in [true, false] {
+            let model = Model::new(format, tokens);
+            let ids = model.ids(&answer);
+            for end in 1..=ids.len() {
+                let what = format!("{format:?} {:?}", model.language.tokens.decode(&ids[..end]));
+                let pieces = model.events(&ids[..end], offered(), &[1], &[], FinishReason::Stop);
+                let parts = || pieces.iter().flat_map(|event| &event.parts);
+                let is_end = |part: &&AnswerPart| **part == AnswerPart::ToolCallEnd;
+                let is_start = |part: &&AnswerPart| matches!(part, AnswerPart::ToolCallStart(_));
+                let ended = parts().filter(is_end).count();
+                broken += parts().filter(is_start).count() - ended;
+                let all = runnable(&pieces);
+                assert!(all.iter().all(|(calls, _)| *calls == all[0].0), "{what}: {all:?}");
+                assert_eq!(all[0].0.len(), ended, "{what}: {all:?}");
+                let ends = all.map(|(_, end)| end);
+                let (chat, message) = match ended {
+                    0 => ("stop", "end_turn"),
+                    _ => ("tool_calls", "tool_use"),
+                };
+                let expected = [chat, "completed", message, chat, "completed", message];
+                assert_eq!(ends, expected, "{what}");
+            }
+        }
+    }
+    assert!(broken > 100, "expected many broken tool calls, found {broken}");
 }

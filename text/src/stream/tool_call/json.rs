@@ -206,7 +206,8 @@ fn arguments_of_text(text: &str) -> Result<String, BrokenToolCall> {
     }
     let parsed: Result<Map<String, Value>, _> = serde_json::from_str(text);
     match parsed {
-        Ok(_) => Ok(text.to_owned()),
+        // The last brace is the last character, so that it is sent with the end of the tool call.
+        Ok(_) => Ok(text.trim().to_owned()),
         Err(_) => Err(BrokenToolCall::other("arguments that are a JSON object", "another text")),
     }
 }

@@ -28,7 +28,7 @@ pub struct MessageWriter {
     open: Option<Kind>,
     /// Index of the next block.
     next_block: usize,
-    /// Whether the answer has a tool call.
+    /// Whether the answer has a whole tool call.
     calls: bool,
     /// Report of this service, for which the protocol has no field.
     totals: Totals,
@@ -97,16 +97,19 @@ impl MessageWriter {
             }
             AnswerPart::ToolCallStart(ToolCallStart { index: _, id, name }) => {
                 self.close(events);
-                self.calls = true;
                 let start = || json!({"type": "tool_use", "id": id, "name": name, "input": {}});
                 self.block(Kind::ToolUse, start, events);
             }
             AnswerPart::ToolCallArguments(text) => {
                 self.delta(json!({"type": "input_json_delta", "partial_json": text}), events);
             }
-            AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => self.close(events),
-            AnswerPart::MalformedToolCall(fault) => {
+            AnswerPart::ToolCallEnd => {
+                self.calls = true;
                 self.close(events);
+            }
+            AnswerPart::ToolCallCut => self.close(events),
+            AnswerPart::MalformedToolCall(fault) => {
+                self.void(events);
                 self.totals.warn(0, fault.warning);
             }
         }
@@ -140,6 +143,16 @@ impl MessageWriter {
         }
         events.push(named("content_block_stop", json!({ "index": self.next_block })));
         self.next_block += 1;
+    }
+
+    /// Ends the block before a malformed tool call. Clients run a tool call when its block stops, so
+    /// that of a void one never does. Its characters follow in a block of text.
+    fn void(&mut self, events: &mut Vec<SseEvent>) {
+        if self.open == Some(Kind::ToolUse) {
+            self.open = None;
+            self.next_block += 1;
+        }
+        self.close(events);
     }
 
     fn take_end(&mut self, last: Option<AnswerEnd>) {
@@ -203,7 +216,7 @@ impl AnswerWriter for MessageWriter {
         for event in events {
             for part in event.parts {
                 match &part {
-                    AnswerPart::ToolCallStart(_) => self.calls = true,
+                    AnswerPart::ToolCallEnd => self.calls = true,
                     AnswerPart::MalformedToolCall(fault) => {
                         self.totals.warn(0, fault.warning.clone())
                     }
@@ -237,11 +250,18 @@ enum Block {
     ToolUse {
         call: ToolCallStart,
         arguments: String,
-        /// Whether the limit of tokens cut it.
-        is_cut: bool,
+        end: Option<CallEnd>,
     },
     /// End of a block. The next part begins another one.
     Closed,
+}
+
+/// How a tool call ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallEnd {
+    Whole,
+    /// The limit of tokens cut it.
+    Cut,
 }
 
 impl Content {
@@ -256,13 +276,21 @@ impl Content {
             (AnswerPart::Reasoning(more), Some(Block::Thinking(text))) => text.push_str(&more),
             (AnswerPart::Reasoning(text), _) => self.blocks.push(Block::Thinking(text)),
             (AnswerPart::ToolCallStart(call), _) => {
-                let (arguments, is_cut) = (String::new(), false);
-                self.blocks.push(Block::ToolUse { call, arguments, is_cut });
+                self.blocks.push(Block::ToolUse { call, arguments: String::new(), end: None });
             }
             (AnswerPart::ToolCallArguments(more), Some(Block::ToolUse { arguments, .. })) => {
                 arguments.push_str(&more);
             }
-            (AnswerPart::ToolCallCut, Some(Block::ToolUse { is_cut, .. })) => *is_cut = true,
+            (AnswerPart::ToolCallEnd, Some(Block::ToolUse { end, .. })) => {
+                *end = Some(CallEnd::Whole);
+            }
+            (AnswerPart::ToolCallCut, Some(Block::ToolUse { end, .. })) => {
+                *end = Some(CallEnd::Cut);
+            }
+            // The text of the tool call that had begun follows.
+            (AnswerPart::MalformedToolCall(_), Some(block @ Block::ToolUse { end: None, .. })) => {
+                *block = Block::Closed;
+            }
             (AnswerPart::MalformedToolCall(_), _) => self.blocks.push(Block::Closed),
             (
                 AnswerPart::ToolCallArguments(_)
@@ -281,10 +309,10 @@ impl Block {
             Block::Thinking(thinking) => {
                 json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
             }
-            Block::ToolUse { call: ToolCallStart { index: _, id, name }, arguments, is_cut } => {
+            Block::ToolUse { call: ToolCallStart { index: _, id, name }, arguments, end } => {
                 let input = match serde_json::from_str::<Value>(&arguments) {
                     Ok(input) if input.is_object() => input,
-                    _ if arguments.is_empty() && !is_cut => json!({}),
+                    _ if arguments.is_empty() && end == Some(CallEnd::Whole) => json!({}),
                     // A tool call that was cut: its text is all there is.
                     _ => json!({ "incomplete": arguments }),
                 };

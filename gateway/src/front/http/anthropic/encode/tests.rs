@@ -203,6 +203,29 @@ fn a_malformed_tool_call_is_text_with_a_warning() {
 }
 
 #[test]
+fn a_tool_call_that_the_model_breaks_off_is_text_and_its_block_never_stops() {
+    let events = || {
+        let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
+        let parts = vec![text("a"), tool_call("t", "f"), arguments("{\"b\": "), fault, text("<")];
+        vec![event(parts), last(FinishReason::Stop, "", 3)]
+    };
+    let whole = writer(Asked::default()).whole(events()).json();
+    let block = |text: &str| json!({"type": "text", "text": text});
+    assert_eq!(whole["content"], json!([block("a"), block("<")]));
+    assert_eq!(whole["paceline"]["warnings"][0]["message"], "no JSON");
+    let streamed = streamed(Asked::default(), events());
+    let is_stop = |event: &&Value| event["type"] == "content_block_stop";
+    let stopped: Vec<_> = streamed.iter().filter(is_stop).map(|event| &event["index"]).collect();
+    assert_eq!(stopped, [0, 2]);
+    let message = assembled(&streamed);
+    assert_eq!(
+        (&message["stop_reason"], &whole["stop_reason"]),
+        (&json!("end_turn"), &json!("end_turn"))
+    );
+    assert_eq!(message["content"][2], block("<"));
+}
+
+#[test]
 fn a_tool_call_that_was_cut_is_the_last_block_and_no_text() {
     let cut = |pieces: &[&str]| {
         let mut parts = vec![text("a"), tool_call("t", "f")];

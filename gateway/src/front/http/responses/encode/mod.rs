@@ -46,6 +46,8 @@ enum ItemState {
     Completed,
     /// The limit of tokens cut it.
     Incomplete,
+    /// A tool call that is none. Its characters follow as text.
+    Void,
 }
 
 impl ItemState {
@@ -53,7 +55,7 @@ impl ItemState {
         match self {
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
-            Self::Incomplete => "incomplete",
+            Self::Incomplete | Self::Void => "incomplete",
         }
     }
 }
@@ -244,7 +246,9 @@ impl ResponseWriter {
             AnswerPart::ToolCallEnd => self.close(ItemState::Completed, events),
             AnswerPart::ToolCallCut => self.close(ItemState::Incomplete, events),
             AnswerPart::MalformedToolCall(fault) => {
-                self.close(ItemState::Completed, events);
+                let is_call = self.open.as_ref().is_some_and(|open| open.kind.is_call());
+                let state = if is_call { ItemState::Void } else { ItemState::Completed };
+                self.close(state, events);
                 self.totals.warn(0, fault.warning);
             }
         }
@@ -293,7 +297,7 @@ impl ResponseWriter {
     }
 
     /// Ends the open item. The arguments of a tool call that was cut are never done: a client acts
-    /// on that event.
+    /// on that event. Of a void tool call nothing is done: Codex CLI runs any tool call whose item is.
     fn close(&mut self, state: ItemState, events: &mut Vec<SseEvent>) {
         let Some(open) = &self.open else { return };
         let text = open.text.clone();
@@ -316,7 +320,7 @@ impl ResponseWriter {
             }
             Kind::SearchCall { .. } => {}
             Kind::CustomCall { .. } | Kind::FunctionCall { .. }
-                if state == ItemState::Incomplete => {}
+                if state != ItemState::Completed => {}
             Kind::CustomCall { input, .. } => {
                 let (input, rest) = input.end(&text);
                 if !rest.is_empty() {
@@ -333,6 +337,10 @@ impl ResponseWriter {
             }
         }
         let Some(open) = self.open.take() else { return };
+        // A whole answer has the text alone.
+        if state == ItemState::Void && self.lists.is_some() {
+            return;
+        }
         let item = open.json(state, self.asked.encrypted_reasoning, logprobs);
         if let Some(lists) = &mut self.lists {
             let pointer = format!("/output/{}/content/0/logprobs", self.output.len());
@@ -340,9 +348,18 @@ impl ResponseWriter {
             lists.extend(self.logprobs.list(pointer, open.tokens).filter(|_| has_some));
             return self.output.push(item);
         }
-        let body = json!({"output_index": self.output.len(), "item": item});
-        events.push(self.named("response.output_item.done", body));
+        if state != ItemState::Void {
+            let body = json!({"output_index": self.output.len(), "item": item});
+            events.push(self.named("response.output_item.done", body));
+        }
         self.output.push(item);
+    }
+}
+
+impl Kind {
+    /// Whether the item is a tool call.
+    fn is_call(&self) -> bool {
+        !matches!(self, Kind::Message | Kind::Reasoning)
     }
 }
 
@@ -355,7 +372,7 @@ impl OpenItem {
         logprobs: Vec<ChatTokenLogprob>,
     ) -> Value {
         let text = Some(self.text.as_str()).filter(|_| state != ItemState::InProgress);
-        let is_cut = state == ItemState::Incomplete;
+        let is_cut = matches!(state, ItemState::Incomplete | ItemState::Void);
         let state = state.word();
         let mut item = match &self.kind {
             Kind::Message => json!({

@@ -207,6 +207,40 @@ fn a_tool_call_that_was_cut_is_an_incomplete_item_and_its_arguments_are_never_do
 }
 
 #[test]
+fn a_tool_call_that_the_model_breaks_off_is_text_and_in_a_stream_an_item_that_is_never_done() {
+    for (name, field, piece, value) in [
+        ("mcp__docs__read", "arguments", "{\"a\": 1", "{\"a\": 1"),
+        ("apply_patch", "input", "{\"input\": \"*** B", "*** B"),
+    ] {
+        let broken = || {
+            let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "no JSON".into() });
+            let parts = vec![text("a"), tool_call("c1", name), arguments(piece), fault, text("<")];
+            vec![event(parts), last(FinishReason::Stop)]
+        };
+        let whole = writer(asked(false)).whole(broken()).json();
+        let items = whole["output"].as_array().expect("a list");
+        assert!(items.len() == 2 && items.iter().all(|item| item["type"] == "message"), "{whole}");
+        assert_eq!(
+            (&items[1]["content"][0]["text"], &whole["status"]),
+            (&json!("<"), &json!("completed"))
+        );
+        assert_eq!(whole["paceline"]["warnings"][0]["message"], "no JSON");
+        let events = streamed(asked(false), broken());
+        let output = &events.last().expect("an end")["response"]["output"];
+        assert_eq!(output.as_array().map(Vec::len), Some(3), "{output}");
+        assert_eq!(
+            (&output[1][field], &output[1]["status"]),
+            (&json!(value), &json!("incomplete"))
+        );
+        let is_done =
+            |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.ends_with(".done"));
+        let done: Vec<_> =
+            events.iter().filter(is_done).map(|event| &event["output_index"]).collect();
+        assert_eq!(done, [0, 0, 0, 2, 2, 2]);
+    }
+}
+
+#[test]
 fn what_the_limit_cuts_is_an_incomplete_item() {
     for part in [text("a"), thought("a")] {
         let whole =
