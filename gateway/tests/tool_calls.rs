@@ -13,10 +13,27 @@ const TWO_CALLS: &str = concat!(
     "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>",
 );
 
+/// A tool call of a tool that no request here has, and one of a tool that all have.
+const OTHER_FIRST: &str = concat!(
+    "<tool_call>\n{\"name\": \"fly\", \"arguments\": {\"to\": \"b\"}}\n</tool_call>\n",
+    "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>",
+);
+
 /// The names of the tools in the answer to this request, and the answer.
 async fn called(path: &str, body: &Value, pointer: &str, name: &str) -> (Vec<String>, Value) {
+    called_in(TWO_CALLS, path, body, pointer, name).await
+}
+
+/// As [`called`], if the model writes this text.
+async fn called_in(
+    text: &'static str,
+    path: &str,
+    body: &Value,
+    pointer: &str,
+    name: &str,
+) -> (Vec<String>, Value) {
     let mut stage = Exchange::serving().await;
-    let answer = Answer { text: TWO_CALLS, cached: 0 };
+    let answer = Answer { text, cached: 0 };
     let reply = stage.answered(path, body, &answer).await.reply;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     let whole = reply.json();
@@ -44,6 +61,12 @@ async fn a_chat_completion_has_all_tool_calls_or_the_first() {
     let arguments: Value = serde_json::from_str(arguments.expect("a text")).expect("JSON");
     assert_eq!((arguments, &choice["finish_reason"]), (json!({"path": "a"}), &json!("tool_calls")));
 
+    let (names, whole) = called_in(OTHER_FIRST, path, &body, calls, name).await;
+    assert_eq!(names, ["list"]);
+    let content = whole["choices"][0]["message"]["content"].as_str().expect("a text");
+    assert!(content.contains("\"name\": \"fly\""), "{content:?}");
+    assert_eq!(whole["paceline"]["warnings"].as_array().map(Vec::len), Some(1));
+
     body["stream"] = json!(true);
     let mut stage = Exchange::serving().await;
     let answer = Answer { text: TWO_CALLS, cached: 0 };
@@ -65,6 +88,8 @@ async fn a_response_has_all_tool_calls_or_the_first() {
     body["parallel_tool_calls"] = json!(false);
     let (names, whole) = called("/v1/responses", &body, "/output", "/name").await;
     assert_eq!((names, &whole["parallel_tool_calls"]), (vec!["read".to_owned()], &json!(false)));
+    let (names, _) = called_in(OTHER_FIRST, "/v1/responses", &body, "/output", "/name").await;
+    assert_eq!(names, ["list"]);
 }
 
 #[tokio::test]
@@ -79,4 +104,15 @@ async fn a_message_has_all_tool_calls_or_the_first() {
     body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
     let (names, whole) = called("/v1/messages", &body, "/content", "/name").await;
     assert_eq!((names, &whole["stop_reason"]), (vec!["read".to_owned()], &json!("tool_use")));
+    let (names, _) = called_in(OTHER_FIRST, "/v1/messages", &body, "/content", "/name").await;
+    assert_eq!(names, ["list"]);
+}
+
+/// A client that may make several tool calls answers one of an unknown tool by itself.
+#[tokio::test]
+async fn a_tool_call_of_another_tool_is_one_where_several_are_allowed() {
+    let tool = |name: &str| json!({"type": "function", "name": name});
+    let body = json!({"input": "Go", "tools": [tool("read"), tool("list")]});
+    let (names, _) = called_in(OTHER_FIRST, "/v1/responses", &body, "/output", "/name").await;
+    assert_eq!(names, ["fly", "list"]);
 }

@@ -67,7 +67,8 @@ fn turn(language: &Language, said: &Message, end: &str, thinks: bool) -> (String
 fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
     let ids = language.tokens.encode(turn, false).expect("encodes");
     let tools = Some(Arc::new(OfferedTools::new(&tools())));
-    let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
+    let call_ids = "c".into();
+    let reading = ConversationReading { tools, thought_is_open, call_ids, ..Default::default() };
     let settings = AssemblerSettings { reading: Some(reading), ..Default::default() };
     let mut assembler = Assembler::new(settings, Arc::new(language));
     let batch = TokenBatch { ids, done: Some(Done::default()), ..Default::default() };

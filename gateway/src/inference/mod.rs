@@ -393,7 +393,7 @@ impl Inference {
             let expected = "another constraint, because this model does not answer in channels";
             return Err(InferenceError::invalid("sampling_params.structural_tag", expected, "one"));
         }
-        let mut reading = reading_of(&source);
+        let mut reading = reading_of(&source, &params);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
         let Prompt { made, images, image_tokens: counts } = match &source {
             Source::Chat(whole) if params.drop_oldest => {
@@ -505,9 +505,9 @@ fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, Inf
 }
 
 /// How the answer is read: conversations have thoughts and tool calls, other prompts only text.
-fn reading_of(source: &Source) -> Option<ConversationReading> {
+fn reading_of(source: &Source, params: &GenerationParams) -> Option<ConversationReading> {
     let Source::Chat(conversation) = source else { return None };
     let tools =
         (!conversation.tools.is_empty()).then(|| Arc::new(OfferedTools::new(&conversation.tools)));
-    Some(ConversationReading { tools, ..Default::default() })
+    Some(ConversationReading { tools, offered_only: params.one_tool_call, ..Default::default() })
 }

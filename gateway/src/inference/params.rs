@@ -58,6 +58,9 @@ pub struct GenerationParams {
     pub logprobs: Option<u32>,
     /// How many samples.
     pub samples: SampleCount,
+    /// Whether each sample has one tool call at most. A call of a tool that is not offered is text
+    /// then, so that it does not take the place of a call that the client can run.
+    pub one_tool_call: bool,
     /// Constraint of the answer's text.
     pub form: Option<TextForm>,
     /// Constraint of the answer in the channels of the model's family, for a prompt of ids. It comes

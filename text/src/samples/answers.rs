@@ -150,7 +150,7 @@ pub fn offered() -> ConversationReading {
         strict: false,
     };
     let tools = Some(Arc::new(OfferedTools::new(&[tool("read"), tool("get-time")])));
-    ConversationReading { tools, thought_is_open: false, call_ids: "c".into() }
+    ConversationReading { tools, call_ids: "c".into(), ..Default::default() }
 }
 
 /// An answer of a family with a thought, text around tool calls, and two calls. Its text has no

@@ -106,15 +106,21 @@ impl OpenToolCall {
         let none = OfferedTools::default();
         let tools = context.tools().unwrap_or(&none);
         self.reader.push(character, tools, &mut self.piece)?;
-        if !self.is_certain
-            && let Some(name) = &self.piece.name
-        {
-            if !tools.has(name) {
-                return Err(BrokenToolCall::other("the name of a tool", "another name"));
-            }
-            self.is_certain = true;
-        }
+        self.check_name(context)?;
         self.send(context, parts);
+        Ok(())
+    }
+
+    /// Checks that the name, once it is known, is that of a tool of the request.
+    fn check_name(&mut self, context: &ToolCallContext) -> Result<(), BrokenToolCall> {
+        let Some(name) = self.piece.name.as_ref().filter(|_| !self.has_started) else {
+            return Ok(());
+        };
+        let must_be_offered = !self.is_certain || context.reading.offered_only;
+        if must_be_offered && !context.tools().is_some_and(|tools| tools.has(name)) {
+            return Err(BrokenToolCall::other("the name of an offered tool", "another name"));
+        }
+        self.is_certain = true;
         Ok(())
     }
 
@@ -191,6 +197,9 @@ impl OpenToolCall {
     /// The limit of tokens. A tool call whose name is known is sent as far as it came. Characters
     /// before the name are dropped, unless they can only become text.
     pub(super) fn cut(mut self, context: &mut ToolCallContext, parts: &mut Parts) {
+        if let Err(problem) = self.check_name(context) {
+            return self.fail(&problem, "", parts);
+        }
         self.send(context, parts);
         if !self.has_started {
             let none = OfferedTools::default();
@@ -233,8 +242,53 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::samples::answers::{Model, offered, sample_answers};
+    use crate::samples::answers::{Model, SampleAnswer, offered, sample_answers};
     use crate::stream::AnswerPart;
+
+    /// Names of the tool calls that begin, and the number of malformed ones.
+    fn calls(parts: &[AnswerPart]) -> (Vec<&str>, usize) {
+        fn name(part: &AnswerPart) -> Option<&str> {
+            match part {
+                AnswerPart::ToolCallStart(start) => Some(&start.name),
+                _ => None,
+            }
+        }
+        let is_fault = |part: &&AnswerPart| matches!(part, AnswerPart::MalformedToolCall(_));
+        (parts.iter().filter_map(name).collect(), parts.iter().filter(is_fault).count())
+    }
+
+    #[test]
+    fn a_call_of_a_tool_that_is_not_offered_may_be_text() {
+        let alone = ConversationReading { offered_only: true, ..offered() };
+        for SampleAnswer { calls: format, answer, text: _ } in sample_answers() {
+            let answer = answer.replacen("read", "fly", 1);
+            // Only at the beginning of an answer can this family's tool call be told from text.
+            let (one, both): (&[&str], &[&str]) = match format {
+                ToolCallFormat::Llama3 => (&[], &[]),
+                _ => (&["get-time"], &["fly", "get-time"]),
+            };
+            for tokens in [true, false] {
+                let model = Model::new(format, tokens);
+                let ids = model.ids(&answer);
+                for size in [1, 1000] {
+                    let stop = FinishReason::Stop;
+                    let parts = model.parts(&ids, alone.clone(), &[size], stop);
+                    assert_eq!(calls(&parts), (one.to_vec(), one.len()), "{parts:?}");
+                    let text = |part: &AnswerPart| match part {
+                        AnswerPart::Text(text) => text.contains("fly"),
+                        _ => false,
+                    };
+                    assert!(parts.iter().any(text), "{parts:?}");
+                    let parts = model.parts(&ids, offered(), &[size], stop);
+                    assert_eq!(calls(&parts), (both.to_vec(), 0), "{parts:?}");
+                }
+                for end in 1..ids.len() {
+                    let cut = model.parts(&ids[..end], alone.clone(), &[1], FinishReason::Length);
+                    assert!(!calls(&cut).0.contains(&"fly"), "{cut:?}");
+                }
+            }
+        }
+    }
 
     /// A client that parses arguments as they come runs no tool call before its end is certain.
     #[test]

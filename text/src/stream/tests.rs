@@ -542,7 +542,7 @@ fn batches_do_not_matter_and_nothing_is_lost() {
         }
         let ids = model.ids(&answer);
         let tools = offered().tools.filter(|_| tools);
-        let reading = ConversationReading { tools, thought_is_open, call_ids: "c".into() };
+        let reading = ConversationReading { tools, thought_is_open, ..offered() };
         let parts = model.parts(&ids, reading.clone(), &[usize::MAX >> 1], FinishReason::Stop);
         prop_assert_eq!(&model.parts(&ids, reading, &sizes, FinishReason::Stop), &parts, "{}", answer);
         // Tool calls that end have arguments that are JSON, which `shown` checks.

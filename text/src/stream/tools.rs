@@ -110,6 +110,8 @@ pub struct ConversationReading {
     pub thought_is_open: bool,
     /// The beginning of the ids of tool calls.
     pub call_ids: String,
+    /// Whether a call of a tool that is not offered is text. Otherwise the client gets the call.
+    pub offered_only: bool,
 }
 
 #[cfg(test)]

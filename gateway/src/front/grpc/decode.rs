@@ -397,6 +397,7 @@ mod tests {
             samples: SampleCount::checked(4).expect("few"),
             form: Some(TextForm::JsonObject),
             channels: None,
+            one_tool_call: false,
             form_after_thought: false,
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);

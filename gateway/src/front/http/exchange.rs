@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::error::{Dialect, ErrorReply, code};
 use super::prompts::{MorePrompts, SharedContext, of_prompt};
-use super::protocol::{AnswerWriter, Counting, DecodeContext, Decoded, Protocol};
+use super::protocol::{AllowedToolCalls, AnswerWriter, Counting, DecodeContext, Decoded, Protocol};
 use super::reply::{REQUEST_ID, json_reply, json_response};
 use super::streamed::StreamedBody;
 use super::tool_call_filter::ToolCallFilter;
@@ -86,7 +86,8 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
     let mut open = front.inference.open(context);
     let decoded = front.read::<P>(&mut open, source).await?;
-    let Decoded { input, more, writer, stream, calls, paths } = decoded;
+    let Decoded { mut input, more, writer, stream, calls, paths } = decoded;
+    input.params.one_tool_call = calls == AllowedToolCalls::One;
     let (keep_alive, samples) = (front.keep_alive, input.params.samples);
     let writer = ToolCallFilter::new(writer, calls, samples);
     let more = MorePrompts { requests: more, samples };

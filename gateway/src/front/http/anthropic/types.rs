@@ -433,7 +433,7 @@ pub struct ToolChoice {
     pub kind: String,
     /// The tool of `tool`.
     pub name: Option<String>,
-    /// True: the answer has one tool call at most, the first that the model makes.
+    /// True: the answer has one tool call at most, the first of an offered tool.
     pub disable_parallel_tool_use: Option<bool>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]

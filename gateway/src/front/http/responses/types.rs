@@ -54,7 +54,7 @@ pub struct ResponsesRequest {
     /// for its log-probabilities.
     #[schema(inline)]
     pub top_logprobs: Option<TopLogprobs>,
-    /// False: the answer has one tool call at most, the first that the model makes.
+    /// False: the answer has one tool call at most, the first of an offered tool.
     pub parallel_tool_calls: Option<bool>,
     /// Labels of the request, which the answer repeats.
     #[schema(value_type = Option<Object>)]

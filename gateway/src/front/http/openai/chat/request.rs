@@ -30,7 +30,7 @@ with_parameters! {
         pub tools: Option<Vec<ChatTool>>,
         /// `auto`, `none` to leave the tools out of the prompt, `required`, or a tool by name.
         pub tool_choice: Option<ToolChoice>,
-        /// False: the answer has one tool call at most, the first that the model makes.
+        /// False: the answer has one tool call at most, the first of an offered tool.
         pub parallel_tool_calls: Option<bool>,
         /// Format of the answer's text.
         pub response_format: Option<ResponseFormat>,

@@ -89,6 +89,7 @@ fn every_parameter_is_decoded() {
         report_usage: false,
         logprobs: Some(3),
         samples: SampleCount::checked(2).expect("few"),
+        one_tool_call: false,
         form: None,
         channels: None,
         form_after_thought: false,
