@@ -46,6 +46,11 @@ pub const fn accepted(field: &'static str, values: Values, client: &'static str)
     Accepted { field, values, client }
 }
 
+/// Of an assistant's message: the parts of a thought that another service made, such as its summary
+/// or its encrypted form. The thought's text has a field of its own.
+pub const REASONING_DETAILS: Accepted =
+    accepted("reasoning_details", Values::Any, "Cline, clients of OpenRouter");
+
 /// Checks the fields of an object besides those that are served. `path` is the object's own: empty,
 /// or with a dot at its end.
 ///

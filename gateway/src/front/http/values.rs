@@ -173,6 +173,35 @@ pub fn detail_of(field: &str, word: Option<String>) -> Result<Detail, InferenceE
     }
 }
 
+/// Names of a message's thought, in the order in which templates look for it.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// The thought of a message of this role, whose path is `path` with a dot at its end. `texts` are
+/// those of [`THOUGHTS`]; empty ones say nothing.
+///
+/// # Errors
+/// Two texts that differ; a thought of another role than the assistant.
+pub fn thought(
+    path: &str,
+    role: &str,
+    texts: [Option<String>; 3],
+) -> Result<String, InferenceError> {
+    let given = THOUGHTS.into_iter().zip(texts.into_iter().map(Option::unwrap_or_default));
+    let mut given = given.filter(|(_, text)| !text.is_empty());
+    let Some((first, text)) = given.next() else { return Ok(String::new()) };
+    if let Some((name, other)) = given.find(|(_, other)| *other != text) {
+        let expected = format!("the text of {first}");
+        return Err(InferenceError::invalid(&format!("{path}{name}"), expected, quoted(&other)));
+    }
+    // The middle checks the same and knows one of the names alone.
+    if ["system", "developer", "user", "tool"].contains(&role) {
+        let expected = "nothing, as only assistant turns have it";
+        let found = format!("one of role {role}");
+        return Err(InferenceError::invalid(&format!("{path}{first}"), expected, found));
+    }
+    Ok(text)
+}
+
 /// Whether and which tools the model calls.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]

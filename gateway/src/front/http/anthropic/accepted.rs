@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::types::ContextManagement;
-use crate::front::http::accepted::{Accepted, Values, accepted, check};
+use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted, check};
 use crate::front::http::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
 
@@ -26,7 +26,7 @@ pub const REQUEST: &[Accepted] = &[
 ];
 
 /// Of a message.
-pub const MESSAGE: &[Accepted] = &[];
+pub const MESSAGE: &[Accepted] = &[REASONING_DETAILS];
 
 /// Of a text.
 pub const TEXT: &[Accepted] = &[

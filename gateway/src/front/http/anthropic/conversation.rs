@@ -14,7 +14,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::MessagePath;
-use crate::front::http::values::TextOr;
+use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
@@ -100,7 +100,16 @@ impl Turns {
     pub(super) fn add(&mut self, messages: Vec<Message>) -> Result<(), InferenceError> {
         let last_user = messages.iter().rposition(|message| message.role == "user");
         for (at, message) in messages.into_iter().enumerate() {
-            let Message { role, content, clear_at, output_config, rest } = message;
+            let Message {
+                role,
+                content,
+                reasoning_content,
+                thinking,
+                reasoning,
+                clear_at,
+                output_config,
+                rest,
+            } = message;
             let path = format!("messages[{at}]");
             check(&format!("{path}."), &rest, accepted::MESSAGE)?;
             if !["user", "assistant", "system"].contains(&role.as_str()) {
@@ -108,6 +117,8 @@ impl Turns {
                 let expected = "user, assistant or system";
                 return Err(InferenceError::invalid(&field, expected, quoted(&role)));
             }
+            let texts = [reasoning_content, thinking, reasoning];
+            let thought = values::thought(&format!("{path}."), &role, texts)?;
             let turn_is_over = last_user.is_some_and(|last| at < last);
             let is_cleared = cleared_by_user(&path, &role, clear_at)? && turn_is_over;
             if let Some(config) = output_config {
@@ -118,6 +129,9 @@ impl Turns {
                 }
             }
             let mut turn = Turn { path, role, is_cleared, open: None, turns: self };
+            if !thought.is_empty() {
+                turn.message().message.reasoning = thought;
+            }
             match content {
                 TextOr::Text(text) => {
                     let path = format!("{}.content", turn.path);

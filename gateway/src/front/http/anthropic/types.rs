@@ -61,6 +61,12 @@ pub struct Message {
     pub role: String,
     /// A text, or blocks.
     pub content: TextOr<Block>,
+    /// The assistant's thought, under the name of other protocols.
+    pub reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    pub thinking: Option<String>,
+    /// Another name of `reasoning_content`.
+    pub reasoning: Option<String>,
     /// How long a message of the system is shown: `next_user_message`, or `never` for always.
     pub clear_at: Option<String>,
     /// How much the model thinks in the turn of a message of the system.

@@ -4,7 +4,7 @@
 //! that it knows and their default values. `skip_special_tokens` and `ignore_eos` are among them,
 //! and are served.
 
-use crate::front::http::accepted::{Accepted, Values, accepted};
+use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
 
 /// The router for engines that speak as vLLM does (tried: 0.1.17).
 const VLLM_ROUTER: &str = "vllm-router";
@@ -58,7 +58,8 @@ pub const MESSAGE: &[Accepted] = &[
         "openai (Python), in messages of `parse()`; the text has it, too",
     ),
     accepted("provider_specific_fields", Values::Any, "litellm, in messages that it resends"),
-    accepted("reasoning_details", Values::Empty, "Cline"),
+    REASONING_DETAILS,
+    accepted("thinking_blocks", Values::Any, "litellm, in messages that it resends"),
 ];
 
 /// Of a called function.

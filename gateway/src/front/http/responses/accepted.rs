@@ -1,7 +1,7 @@
 //! Fields of the Responses protocol that are accepted and not read, each with the client that sends
 //! it.
 
-use crate::front::http::accepted::{Accepted, Values, accepted};
+use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
 
 /// Of a request. `store: true` would promise that a later request can name this one, and the service
 /// keeps none. Clients that resend the conversation send false or nothing.
@@ -45,6 +45,7 @@ pub const ITEM: &[Accepted] = &[
         "openai (Python), in tool calls of `parse()` that it resends; the arguments are there as text",
     ),
     accepted("phase", Values::Any, "Codex CLI, in messages that it resends"),
+    REASONING_DETAILS,
     accepted("role", Values::Words(&["developer"]), "Codex CLI, in further tools"),
     accepted("status", Values::Any, "openai (Python), in items that it resends"),
 ];

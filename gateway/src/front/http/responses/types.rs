@@ -119,6 +119,12 @@ pub struct MessageItem {
     pub role: String,
     /// A text, or parts; nothing is an empty text.
     pub content: Option<TextOr<ResponsesPart>>,
+    /// The assistant's thought, under the name of other protocols.
+    pub reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    pub thinking: Option<String>,
+    /// Another name of `reasoning_content`.
+    pub reasoning: Option<String>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]

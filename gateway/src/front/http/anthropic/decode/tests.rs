@@ -164,6 +164,20 @@ fn tools_are_offered_unless_the_choice_is_none() {
 }
 
 #[test]
+fn a_message_of_the_assistant_may_have_its_thought_under_each_name() {
+    let user = json!({"role": "user", "content": "Hi"});
+    for name in ["reasoning_content", "thinking", "reasoning"] {
+        let message = |role: &str| json!({"role": role, "content": "a", (name): "hm"});
+        let decoded = served(json!({"messages": [message("assistant"), user]}));
+        assert_eq!(short(&conversation(decoded).messages), ["assistant:a (hm)", "user:Hi"]);
+        let field = format!("messages[0].{name}");
+        refused(with(json!({"messages": [message("user")]})), &field, "assistant");
+    }
+    let details = json!({"role": "assistant", "content": "a", "reasoning_details": [{}]});
+    served(json!({"messages": [details, user]}));
+}
+
+#[test]
 fn a_choice_may_force_tool_calls_and_a_tool_may_be_strict() {
     let tool = json!({"name": "f", "input_schema": {"type": "object"}, "strict": true});
     let with = |choice: Value| {

@@ -93,6 +93,8 @@ pub struct ChatMessage {
     /// The assistant's reasoning before its answer.
     pub reasoning_content: Option<String>,
     /// Another name of `reasoning_content`.
+    pub thinking: Option<String>,
+    /// Another name of `reasoning_content`.
     pub reasoning: Option<String>,
     /// The assistant's text if it refused.
     pub refusal: Option<String>,

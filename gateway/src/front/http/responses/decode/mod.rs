@@ -23,7 +23,7 @@ use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::{TextOr, ToolKind, detail_of};
+use crate::front::http::values::{self, TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -199,9 +199,14 @@ impl Items {
         let check = |rest| check(&format!("{path}."), rest, accepted::ITEM);
         let mut place = MessagePath::new(path.as_str());
         let made = match item {
-            Item::Message(MessageItem { role, content, rest }) => {
-                check(&rest)?;
-                message(&role, parts(&mut place, &format!("{path}.content"), content)?)
+            Item::Message(item) => {
+                check(&item.rest)?;
+                let MessageItem { role, content, reasoning_content, thinking, reasoning, rest: _ } =
+                    item;
+                let texts = [reasoning_content, thinking, reasoning];
+                let reasoning = values::thought(&format!("{path}."), &role, texts)?;
+                let content = parts(&mut place, &format!("{path}.content"), content)?;
+                MessageInput { reasoning, ..message(&role, content) }
             }
             Item::Reasoning(item) => {
                 check(&item.rest)?;

@@ -323,6 +323,18 @@ fn what_a_client_stored_is_served_again() {
 }
 
 #[test]
+fn a_message_of_the_assistant_may_have_its_thought_under_each_name() {
+    for name in ["reasoning_content", "thinking", "reasoning"] {
+        let message = |role: &str| json!({"role": role, "content": "a", (name): "hm"});
+        let decoded = served(json!({"input": [message("assistant")]}));
+        assert_eq!(short(&conversation(decoded).messages), ["assistant:a (hm)"], "{name}");
+        let field = format!("input[0].{name}");
+        refused(json!({"input": [message("user")]}), &field, "assistant");
+    }
+    served(json!({"input": [{"role": "assistant", "content": "a", "reasoning_details": [{}]}]}));
+}
+
+#[test]
 fn only_allowed_tools_are_offered() {
     let function = |name: &str| json!({"type": "function", "name": name});
     let group = json!({"type": "namespace", "name": "g", "tools": [function("h"), function("i")]});

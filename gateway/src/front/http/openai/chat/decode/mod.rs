@@ -18,7 +18,7 @@ use crate::front::http::number::{MaxTokens, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::{TextOr, ToolKind, detail_of};
+use crate::front::http::values::{TextOr, ToolKind, detail_of, thought};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -180,6 +180,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         tool_calls,
         tool_call_id,
         reasoning_content,
+        thinking,
         reasoning,
         refusal,
         rest,
@@ -220,7 +221,7 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
             parts.map(|(place, part)| content_part(&path, place, part)).collect::<Result<_, _>>()?
         }
     };
-    let reasoning = thought(&path, &role, reasoning_content, reasoning)?;
+    let reasoning = thought(&path, &role, [reasoning_content, thinking, reasoning])?;
     Ok(MessageInput {
         role,
         content,
@@ -229,31 +230,6 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         name: name.unwrap_or_default(),
         reasoning,
     })
-}
-
-/// The thought of a message, under either of its names.
-fn thought(
-    path: &str,
-    role: &str,
-    reasoning_content: Option<String>,
-    reasoning: Option<String>,
-) -> Result<String, InferenceError> {
-    let (name, text) = match (reasoning_content, reasoning) {
-        (Some(first), Some(second)) if first != second => {
-            let field = format!("{path}reasoning");
-            let expected = "the text of reasoning_content";
-            return Err(InferenceError::invalid(&field, expected, quoted(&second)));
-        }
-        (None, Some(text)) => ("reasoning", text),
-        (first, _) => ("reasoning_content", first.unwrap_or_default()),
-    };
-    // The middle checks the same and knows one of the names alone.
-    if !text.is_empty() && ["system", "developer", "user", "tool"].contains(&role) {
-        let expected = "nothing, as only assistant turns have it";
-        let found = format!("one of role {role}");
-        return Err(InferenceError::invalid(&format!("{path}{name}"), expected, found));
-    }
-    Ok(text)
 }
 
 fn content_part(

@@ -164,7 +164,7 @@ fn every_field_of_a_conversation_is_decoded() {
 }
 
 #[test]
-fn reasoning_is_taken_under_both_of_its_names() {
+fn reasoning_is_taken_under_each_of_its_names() {
     let reasoning = |fields: Value| {
         let mut message = json!({"role": "assistant", "content": "a"});
         message.as_object_mut().expect("one").extend(fields.as_object().expect("one").clone());
@@ -177,11 +177,19 @@ fn reasoning_is_taken_under_both_of_its_names() {
         json!({"reasoning": "r"}),
         json!({"reasoning_content": "r", "reasoning": null}),
         json!({"reasoning_content": "r", "reasoning": "r"}),
+        json!({"thinking": "r", "reasoning_details": [{"type": "reasoning.text", "text": "q"}]}),
+        json!({"thinking": "r", "thinking_blocks": [{"type": "thinking", "thinking": "r"}]}),
+        json!({"reasoning_content": "", "thinking": "r", "reasoning": "r"}),
     ] {
         assert_eq!(reasoning(fields).expect("served"), "r");
     }
     let error = reasoning(json!({"reasoning_content": "r", "reasoning": "q"})).expect_err("two");
     assert_eq!(error.field.as_deref(), Some("messages[0].reasoning"));
+    let error = reasoning(json!({"reasoning": "r", "thinking": "q"})).expect_err("two");
+    assert_eq!(error.field.as_deref(), Some("messages[0].reasoning"));
+    let user = json!({"messages": [{"role": "user", "content": "a", "thinking": "r"}]});
+    let error = decoded(user).expect_err("of an assistant alone");
+    assert_eq!(error.field.as_deref(), Some("messages[0].thinking"));
 }
 
 #[test]
