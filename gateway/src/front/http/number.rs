@@ -25,6 +25,10 @@ pub type Samples = Whole<1, MAX_SAMPLES>;
 pub type TopLogprobs = Whole<0, MAX_LOGPROBS>;
 /// Most tokens of an answer. A number above the room in the context is served with what has room.
 pub type MaxTokens = Whole<1, { u32::MAX }>;
+/// As [`MaxTokens`], or as many as have room.
+pub type MaxTokensOrNone = OrNone<1>;
+/// How many of the most probable tokens are chosen from, or all.
+pub type TopK = OrNone<0>;
 /// A count without a bound of its own: it is compared and sizes nothing.
 pub type Count = Whole<0, { u32::MAX }>;
 /// The id of a token. The model's vocabulary bounds it.
@@ -99,9 +103,81 @@ impl<const MIN: u32, const MAX: u32> ToSchema for Whole<MIN, MAX> {
     }
 }
 
-/// A seed. The protocol's is a signed number; ours has the same 64 bits.
+/// A whole number from `MIN`, or none: -1, as clients of llama.cpp and vLLM write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed(pub u64);
+pub struct OrNone<const MIN: u32>(Option<Whole<MIN, { u32::MAX }>>);
+
+impl<const MIN: u32> OrNone<MIN> {
+    /// The number.
+    pub fn get(self) -> Option<u32> {
+        self.0.map(Whole::get)
+    }
+}
+
+impl<'de, const MIN: u32> Deserialize<'de> for OrNone<MIN> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms<const MIN: u32>;
+
+        impl<const MIN: u32> Visitor<'_> for Forms<MIN> {
+            type Value = OrNone<MIN>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from {MIN} to {}, or -1 for none", u32::MAX)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+                let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
+                Whole::new(number).map(|number| OrNone(Some(number))).ok_or_else(refused)
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+                match u64::try_from(number) {
+                    Ok(number) => self.visit_u64(number),
+                    Err(_) if number == NONE => Ok(OrNone(None)),
+                    Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+                }
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+                let is_whole = number.fract() == 0.0 && number.abs() <= f64::from(u32::MAX);
+                match is_whole {
+                    true => self.visit_i64(number as i64),
+                    false => Err(E::invalid_value(Unexpected::Float(number), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+impl<const MIN: u32> PartialSchema for OrNone<MIN> {
+    fn schema() -> RefOr<Schema> {
+        let range = ObjectBuilder::new().minimum(Some(NONE)).maximum(Some(u32::MAX));
+        range.schema_type(Type::Integer).into()
+    }
+}
+
+impl<const MIN: u32> ToSchema for OrNone<MIN> {
+    fn name() -> Cow<'static, str> {
+        format!("OrNone_{MIN}").into()
+    }
+}
+
+impl TopK {
+    /// The number; 0 for all tokens.
+    pub fn or_all(self) -> u32 {
+        self.get().unwrap_or(0)
+    }
+}
+
+/// The number that stands for none.
+pub const NONE: i64 = -1;
+
+/// A seed, or none. The protocol's is a signed number; ours has the same 64 bits. For -1 the service
+/// draws a seed, as for a request without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(pub Option<u64>);
 
 impl<'de> Deserialize<'de> for Seed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -115,11 +191,11 @@ impl<'de> Deserialize<'de> for Seed {
             }
 
             fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
-                Ok(Seed(seed))
+                Ok(Seed(Some(seed)))
             }
 
             fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
-                Ok(Seed(seed.cast_unsigned()))
+                Ok(Seed((seed != NONE).then_some(seed.cast_unsigned())))
             }
 
             /// A whole number that a float holds exactly.
@@ -127,7 +203,7 @@ impl<'de> Deserialize<'de> for Seed {
                 const EXACT: f64 = (1u64 << 53) as f64;
                 let is_whole = seed.fract() == 0.0 && seed.abs() <= EXACT;
                 let refused = || E::invalid_value(Unexpected::Float(seed), &self);
-                is_whole.then_some(Seed((seed as i64).cast_unsigned())).ok_or_else(refused)
+                if is_whole { self.visit_i64(seed as i64) } else { Err(refused()) }
             }
         }
 
@@ -206,12 +282,27 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_keeps_its_bits() {
-        let seed = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
-        assert_eq!(seed("-1"), Some(u64::MAX));
+    fn a_seed_keeps_its_bits_and_minus_one_is_none() {
+        let read = |text| serde_json::from_str::<Seed>(text).map(|seed| seed.0).ok();
+        assert_eq!(["-1", "-1.0"].map(read), [Some(None), Some(None)]);
+        let seed = |text| read(text).flatten();
+        assert_eq!(seed("-2"), Some(u64::MAX - 1));
         assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
-        assert_eq!((seed("16.0"), seed("-1.0")), (Some(16), Some(u64::MAX)));
+        assert_eq!((seed("16.0"), seed("-2.0")), (Some(16), Some(u64::MAX - 1)));
         assert_eq!((seed("1.5"), seed("1e300")), (None, None));
+    }
+
+    #[test]
+    fn a_number_or_none_takes_minus_one_and_its_range() {
+        let number = |text| serde_json::from_str::<OrNone<1>>(text).map(OrNone::get).ok();
+        assert_eq!(["-1", "-1.0"].map(number), [Some(None), Some(None)]);
+        assert_eq!(["1", "2.0"].map(number), [Some(Some(1)), Some(Some(2))]);
+        assert_eq!(number("4294967295"), Some(Some(u32::MAX)));
+        let others =
+            ["0", "-2", "-0", "4294967296", "1.5", "-1.5", "1e300", "-1e300", "\"1\"", "null"];
+        for other in others {
+            assert_eq!(number(other), None, "{other}");
+        }
     }
 
     #[test]

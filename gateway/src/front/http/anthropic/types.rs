@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
-use crate::front::http::number::{Count, MaxTokens};
+use crate::front::http::number::{MaxTokens, TopK};
 use crate::front::http::values::TextOr;
 
 /// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
@@ -29,9 +29,9 @@ pub struct MessagesRequest {
     /// How random the answer is.
     #[schema(minimum = 0.0, maximum = 100.0)]
     pub temperature: Option<f32>,
-    /// The number of most probable tokens that are chosen from.
+    /// The number of most probable tokens that are chosen from; all with 0 or -1.
     #[schema(inline)]
-    pub top_k: Option<Count>,
+    pub top_k: Option<TopK>,
     /// The share of probability that is chosen from.
     #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f32>,

@@ -95,16 +95,17 @@ macro_rules! with_parameters {
             /// Probability mass of the tokens to choose from.
             #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
             pub top_p: Option<f32>,
-            /// Number of the most probable tokens to choose from.
+            /// Number of the most probable tokens to choose from; all with 0 or -1.
             #[schema(inline)]
-            pub top_k: Option<Count>,
+            pub top_k: Option<TopK>,
             /// Least probability of a token, relative to the most probable one.
             #[schema(minimum = 0.0, maximum = 1.0)]
             pub min_p: Option<f32>,
             /// Least probability of a token, as a multiple of the square of the most probable one's.
             #[schema(minimum = 0.0, maximum = 1.0)]
             pub top_a: Option<f32>,
-            /// Seed of the random numbers. Requests with one seed give the same answer.
+            /// Seed of the random numbers. Requests with one seed give the same answer. The service
+            /// draws one if it is absent or -1.
             #[schema(inline)]
             pub seed: Option<Seed>,
             /// Divides the logits of tokens that the prompt or the answer has.
@@ -148,7 +149,7 @@ macro_rules! with_parameters {
                 Ok(GenerationParams {
                     sampling: SamplingWish {
                         temperature: self.temperature,
-                        top_k: self.top_k.map(Count::get),
+                        top_k: self.top_k.map(TopK::or_all),
                         top_p: self.top_p,
                         min_p: self.min_p,
                         top_a: self.top_a,
@@ -156,7 +157,7 @@ macro_rules! with_parameters {
                         presence_penalty: self.presence_penalty,
                         frequency_penalty: self.frequency_penalty,
                     },
-                    seed: self.seed.map(|Seed(seed)| seed),
+                    seed: self.seed.and_then(|Seed(seed)| seed),
                     logit_bias: biases(self.logit_bias.take().unwrap_or_default())?,
                     // Agents send a fixed number, and their conversations grow until it has no
                     // room. The answer is cut in either case, and its end says so.

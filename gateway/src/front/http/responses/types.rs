@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::accepted::is_run_by_provider;
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
-use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
+use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
 use crate::front::http::values::{TextOr, ToolChoice};
 
 /// A request of `/v1/responses`.
@@ -21,9 +21,9 @@ pub struct ResponsesRequest {
     pub input: TextOr<InputItem>,
     /// Instructions of the operator to the model.
     pub instructions: Option<String>,
-    /// Most tokens of the answer.
+    /// Most tokens of the answer; as many as fit with -1.
     #[schema(inline)]
-    pub max_output_tokens: Option<MaxTokens>,
+    pub max_output_tokens: Option<MaxTokensOrNone>,
     /// Whether the answer comes as events.
     pub stream: Option<bool>,
     /// How random the answer is.
@@ -32,7 +32,7 @@ pub struct ResponsesRequest {
     /// The share of probability that is chosen from.
     #[schema(exclusive_minimum = 0.0, maximum = 1.0)]
     pub top_p: Option<f32>,
-    /// The seed of the random numbers.
+    /// The seed of the random numbers; drawn if it is absent or -1.
     #[schema(inline)]
     pub seed: Option<Seed>,
     /// Texts that end the answer.

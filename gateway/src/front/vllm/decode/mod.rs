@@ -177,8 +177,8 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceErr
     let forms = constraint.map(form).transpose()?.unwrap_or_default();
     Ok(GenerationParams {
         sampling,
-        // As programs write a negative seed of 64 bits.
-        seed: seed.map(|seed| i64::from(seed) as u64),
+        // As programs write a negative seed of 64 bits; -1 is the engine's word for none.
+        seed: seed.filter(|seed| *seed != -1).map(|seed| i64::from(seed) as u64),
         logit_bias: logit_bias(biases)?,
         max_tokens,
         min_tokens,

@@ -43,7 +43,7 @@ fn every_field_of_a_request_is_decoded() {
         ignore_eos: true,
         n: 4,
         logprobs: Some(3),
-        seed: Some(-1),
+        seed: Some(-2),
         include_stop_str_in_output: true,
         logit_bias: HashMap::from([(7, 1.5), (4, -2.0)]),
         grammar_from_first_token: true,
@@ -69,7 +69,7 @@ fn every_field_of_a_request_is_decoded() {
             frequency_penalty: Some(-0.5),
             ..Default::default()
         },
-        seed: Some(u64::MAX),
+        seed: Some(u64::MAX - 1),
         logit_bias: vec![
             LogitBias { token_id: 4, bias: -2.0 },
             LogitBias { token_id: 7, bias: 1.5 },
@@ -109,6 +109,9 @@ fn without_parameters_the_models_own_count_and_zeros_are_off() {
     assert_eq!(zeros.sampling, off);
     assert_eq!((zeros.samples, zeros.max_tokens), (SampleCount::ONE, None));
     assert!(zeros.show_special && zeros.form_after_thought);
+    // The engine's word for no seed.
+    let seed = Some(-1);
+    assert_eq!(params(sampled(vllm::SamplingParams { seed, ..Default::default() })).seed, None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::types::{
 };
 use crate::front::http::accepted::{Rest, check};
 use crate::front::http::error::{FieldName, FieldPaths};
-use crate::front::http::number::{Count, MaxTokens};
+use crate::front::http::number::{MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::TextOr;
 use crate::inference::bounds::check_elements;
@@ -136,7 +136,7 @@ pub fn decode(
         model,
         sampling: SamplingWish {
             temperature,
-            top_k: top_k.map(Count::get),
+            top_k: top_k.map(TopK::or_all),
             top_p,
             ..Default::default()
         },

@@ -178,6 +178,16 @@ fn a_message_of_the_assistant_may_have_its_thought_under_each_name() {
 }
 
 #[test]
+fn none_is_minus_one_empty_or_null() {
+    let tool = json!({"name": "f", "input_schema": {"type": "object"}});
+    let plain = served(json!({"tools": [tool], "top_k": 0}));
+    let mut tool = tool;
+    tool["description"] = json!(null);
+    assert_eq!(served(json!({"tools": [tool], "top_k": -1})).input, plain.input);
+    assert_eq!(served(json!({"tools": []})).input, served(json!({})).input);
+}
+
+#[test]
 fn a_choice_may_force_tool_calls_and_a_tool_may_be_strict() {
     let tool = json!({"name": "f", "input_schema": {"type": "object"}, "strict": true});
     let with = |choice: Value| {

@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, ResentArguments};
-use crate::front::http::number::{Biases, Count, MaxTokens, Samples, Seed, TokenId, TopLogprobs};
+use crate::front::http::number::{
+    Biases, Count, MaxTokensOrNone, Samples, Seed, TokenId, TopK, TopLogprobs,
+};
 use crate::front::http::openai::params::{
     Extension, StreamOptions, biases, one_penalty, with_parameters,
 };
@@ -38,12 +40,12 @@ with_parameters! {
         pub stream: Option<bool>,
         /// Options of the stream.
         pub stream_options: Option<StreamOptions>,
-        /// Most tokens of the answer, reasoning included; as many as fit if it is absent.
+        /// Most tokens of the answer, reasoning included; as many as fit if it is absent or -1.
         #[schema(inline)]
-        pub max_completion_tokens: Option<MaxTokens>,
+        pub max_completion_tokens: Option<MaxTokensOrNone>,
         /// The older name of `max_completion_tokens`.
         #[schema(inline)]
-        pub max_tokens: Option<MaxTokens>,
+        pub max_tokens: Option<MaxTokensOrNone>,
         /// Whether log-probabilities are reported.
         pub logprobs: Option<bool>,
         /// Number of the most probable tokens that are reported beside each token.

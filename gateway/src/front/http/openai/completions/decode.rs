@@ -8,13 +8,13 @@ use paceline_proto::limits;
 use super::request::{CompletionFields, CompletionRequest};
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldPaths;
-use crate::front::http::number::{MaxTokens, TopLogprobs};
+use crate::front::http::number::{MaxTokensOrNone, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::Prompt;
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{PromptInput, RequestInput};
 use crate::inference::params::GenerationParams;
 
@@ -56,9 +56,10 @@ pub(crate) fn completion(
     }
     let parameters = parameters?;
     let params = GenerationParams {
-        max_tokens: Some(
-            max_tokens.map_or(DEFAULT_TOKENS.max(parameters.min_tokens), MaxTokens::get),
-        ),
+        max_tokens: match max_tokens {
+            None => Some(DEFAULT_TOKENS.max(parameters.min_tokens)),
+            Some(most) => MaxTokensOrNone::get(most),
+        },
         logprobs: logprobs.map(TopLogprobs::get),
         route: route.map(|word| params::route(&word)).transpose()?,
         ..parameters

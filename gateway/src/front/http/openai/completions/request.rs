@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::number::{
-    Biases, Count, MaxTokens, One, Samples, Seed, TokenId, TopLogprobs,
+    Biases, Count, MaxTokensOrNone, One, Samples, Seed, TokenId, TopK, TopLogprobs,
 };
 use crate::front::http::openai::params::{
     Extension, StreamOptions, biases, one_penalty, with_parameters,
@@ -30,9 +30,9 @@ with_parameters! {
         pub stream: Option<bool>,
         /// Options of the stream.
         pub stream_options: Option<StreamOptions>,
-        /// Most tokens of the answer; 16 if it is absent.
+        /// Most tokens of the answer; 16 if it is absent, as many as fit with -1.
         #[schema(inline)]
-        pub max_tokens: Option<MaxTokens>,
+        pub max_tokens: Option<MaxTokensOrNone>,
         /// One: the best of more answers than are wanted is not served.
         #[schema(inline)]
         pub best_of: Option<One>,

@@ -105,6 +105,7 @@ fn an_answer_has_sixteen_tokens_unless_the_request_says_otherwise() {
     assert_eq!(most(json!({"prompt": "a"})), Some(16));
     assert_eq!(most(json!({"prompt": "a", "max_tokens": 3})), Some(3));
     assert_eq!(most(json!({"prompt": "a", "min_tokens": 30})), Some(30));
+    assert_eq!(most(json!({"prompt": "a", "max_tokens": -1})), None);
 }
 
 fn writer(samples: u32, include_usage: bool, logprobs: bool) -> CompletionWriter {

@@ -21,7 +21,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
-use crate::front::http::number::{MaxTokens, Seed, TopLogprobs};
+use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, TextOr, ToolKind, detail_of};
 use crate::inference::bounds::check_elements;
@@ -142,8 +142,8 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
     let params = GenerationParams {
         model: model.unwrap_or_default(),
         sampling: SamplingWish { temperature, top_p, ..Default::default() },
-        seed: seed.map(|Seed(seed)| seed),
-        max_tokens: max_output_tokens.map(MaxTokens::get),
+        seed: seed.and_then(|Seed(seed)| seed),
+        max_tokens: max_output_tokens.and_then(MaxTokensOrNone::get),
         // The protocol's max_output_tokens is an upper bound.
         lower_max_tokens: true,
         drop_oldest: truncates(truncation)?,
@@ -484,7 +484,7 @@ fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
     let fields = [
         ("text", serde_json::json!({ "format": format })),
         ("tool_choice", choice.unwrap_or_else(|| "auto".into())),
-        ("max_output_tokens", Value::from(body.max_output_tokens.map(MaxTokens::get))),
+        ("max_output_tokens", body.max_output_tokens.and_then(MaxTokensOrNone::get).into()),
         ("metadata", body.metadata.clone().unwrap_or_default().0.into()),
         ("parallel_tool_calls", body.parallel_tool_calls.unwrap_or(true).into()),
         ("reasoning", serde_json::json!({"effort": effort, "summary": null})),

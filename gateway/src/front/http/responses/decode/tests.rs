@@ -335,6 +335,16 @@ fn a_message_of_the_assistant_may_have_its_thought_under_each_name() {
 }
 
 #[test]
+fn none_is_minus_one_empty_or_null() {
+    let plain = served(json!({"tools": [{"type": "function", "name": "f"}]}));
+    let tool = json!({"type": "function", "name": "f", "description": null, "parameters": null});
+    let none = json!({"seed": -1, "max_output_tokens": -1, "tools": [tool]});
+    let none = served(none);
+    assert_eq!(none.input, plain.input);
+    assert_eq!(served(json!({"tools": []})).input, served(json!({})).input);
+}
+
+#[test]
 fn only_allowed_tools_are_offered() {
     let function = |name: &str| json!({"type": "function", "name": name});
     let group = json!({"type": "namespace", "name": "g", "tools": [function("h"), function("i")]});

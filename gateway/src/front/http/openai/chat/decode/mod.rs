@@ -14,7 +14,7 @@ use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldPaths;
-use crate::front::http::number::{MaxTokens, TopLogprobs};
+use crate::front::http::number::{MaxTokensOrNone, OrNone, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
@@ -90,7 +90,7 @@ pub(crate) fn chat(
     let paths = FieldPaths::new(FIELDS).of_tools(&tools);
     let conversation = ConversationInput { messages, tools, calls, template_arguments, effort };
     let params = GenerationParams {
-        max_tokens: most_tokens(max_completion_tokens, max_tokens)?.map(MaxTokens::get),
+        max_tokens: most_tokens(max_completion_tokens, max_tokens)?,
         logprobs: reported(logprobs, top_logprobs)?.map(TopLogprobs::get),
         route: route.map(|word| params::route(&word)).transpose()?,
         form,
@@ -145,13 +145,13 @@ fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool, InferenceError> {
 }
 
 fn most_tokens(
-    newer: Option<MaxTokens>,
-    older: Option<MaxTokens>,
-) -> Result<Option<MaxTokens>, InferenceError> {
-    match (newer, older) {
+    newer: Option<MaxTokensOrNone>,
+    older: Option<MaxTokensOrNone>,
+) -> Result<Option<u32>, InferenceError> {
+    match (newer.and_then(OrNone::get), older.and_then(OrNone::get)) {
         (Some(newer), Some(older)) if newer != older => {
-            let expected = format!("{}, as max_completion_tokens has it", newer.get());
-            Err(InferenceError::invalid("max_tokens", expected, older.get()))
+            let expected = format!("{newer}, as max_completion_tokens has it");
+            Err(InferenceError::invalid("max_tokens", expected, older))
         }
         (newer, older) => Ok(newer.or(older)),
     }

@@ -54,7 +54,7 @@ fn refused(fields: Value, field: &str, words: &str) {
 #[test]
 fn every_parameter_is_decoded() {
     let found = params(json!({
-        "max_completion_tokens": 30, "n": 2, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.8, "seed": -1,
+        "max_completion_tokens": 30, "n": 2, "stop": ["a", "b"], "temperature": 0.5, "top_p": 0.8, "seed": -2,
         "presence_penalty": 0.25, "frequency_penalty": -0.5, "logit_bias": {"7": -100, "9": 1.5}, "logprobs": true,
         "top_logprobs": 3, "top_k": 9, "min_p": 0.125, "top_a": 0.25, "repetition_penalty": 1.5, "min_tokens": 4, "ignore_eos": true,
         "stop_token_ids": [5], "paceline": {"route": "plain"},
@@ -72,7 +72,7 @@ fn every_parameter_is_decoded() {
             presence_penalty: Some(0.25),
             frequency_penalty: Some(-0.5),
         },
-        seed: Some(u64::MAX),
+        seed: Some(u64::MAX - 1),
         logit_bias: vec![
             LogitBias { token_id: 7, bias: -100.0 },
             LogitBias { token_id: 9, bias: 1.5 },
@@ -110,6 +110,10 @@ fn absent_and_null_parameters_are_the_models_own() {
     assert_eq!(found.samples, SampleCount::ONE);
     assert_eq!((found.max_tokens, found.logprobs), (None, None));
     assert_eq!(params(json!({"stop": "x"})).stop, ["x"]);
+    // Some clients write -1 for none.
+    let none = params(json!({"seed": -1, "max_tokens": -1, "max_completion_tokens": -1.0}));
+    assert_eq!(none, params(json!({})));
+    assert_eq!(params(json!({"top_k": -1})), params(json!({"top_k": 0})));
     assert_eq!(params(json!({"logprobs": true})).logprobs, Some(0));
     assert_eq!(params(json!({"logprobs": false, "top_logprobs": 0})).logprobs, None);
 }
