@@ -466,6 +466,26 @@ fn fields_of_other_services_are_served_or_change_nothing() {
     assert_eq!(off.text(), r#"{"enable_thinking":false}"#);
 }
 
+/// Templates show an empty list as one that is absent, and null in a tool as nothing.
+#[test]
+fn empty_lists_and_null_are_as_absent_fields() {
+    let messages = |calls: Value| {
+        json!([
+            {"role": "user", "content": "Hi", "tool_calls": calls, "name": null},
+            {"role": "assistant", "content": "a", "tool_calls": calls},
+            {"role": "user", "content": [{"type": "text", "text": "b"}]},
+        ])
+    };
+    let plain = conversation(json!({ "messages": messages(json!(null)) }));
+    assert_eq!(conversation(json!({"messages": messages(json!([])), "tools": []})), plain);
+    let tool = |function: Value| {
+        let tools = json!([{"type": "function", "function": function}]);
+        conversation(asking(json!({ "tools": tools }))).tools
+    };
+    let nulls = json!({"name": "f", "description": null, "parameters": null, "strict": null});
+    assert_eq!(tool(nulls), tool(json!({"name": "f"})));
+}
+
 #[test]
 fn only_allowed_tools_are_offered() {
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
