@@ -7,6 +7,7 @@ pub mod conversation;
 mod delimiters;
 pub mod format;
 mod ids;
+mod infill;
 mod json;
 mod length;
 mod literals;
@@ -31,6 +32,7 @@ use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
 
 pub use ids::{PromptIds, TokenizerError};
+pub use infill::Infill;
 pub use template::{CompileError, RenderError, Template};
 pub use tokens::Tokens;
 pub use variables::OWN_NAMES;

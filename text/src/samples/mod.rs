@@ -4,9 +4,12 @@ pub mod answers;
 
 use std::path::{Path, PathBuf};
 
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
 use crate::images::resize::{SizeRule, Sizes, SmallSides};
 use crate::images::{ImageProcessor, ImageTokens};
-use crate::prompt::Language;
+use crate::prompt::{Infill, Language, Tokens};
 
 /// The directory of the demo model.
 pub fn dir() -> PathBuf {
@@ -19,6 +22,17 @@ pub fn dir() -> PathBuf {
 /// A file of the demo model cannot be used.
 pub fn language() -> Language {
     Language::read(&dir()).expect("the demo model is in the repository")
+}
+
+/// How a model whose tokenizer has these added tokens, from id 0 on, fills in the middle.
+///
+/// # Panics
+/// There is no token.
+pub fn infill(added: &[&str]) -> Option<Infill> {
+    let mut tokenizer = Tokenizer::new(WordLevel::default());
+    let added = added.iter().map(|text| AddedToken::from(*text, false));
+    tokenizer.add_tokens(added).expect("few tokens");
+    Infill::of(&Tokens::new(tokenizer).expect("a vocabulary"))
 }
 
 /// The image processor of a demo model with vision.

@@ -80,12 +80,20 @@ pub fn check_members(
             }
             Some(accepted) if accepted.values.have(value) => {}
             Some(accepted) => {
-                let found = quoted(&value.to_string());
-                return Err(InferenceError::invalid(&field, accepted.values.words(), found));
+                let words = accepted.values.words();
+                return Err(InferenceError::invalid(&field, words, quoted_value(value)));
             }
         }
     }
     Ok(())
+}
+
+/// A value for an error. A text has quotes once.
+pub fn quoted_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        other => quoted(&other.to_string()),
+    }
 }
 
 impl Values {
@@ -144,6 +152,12 @@ mod tests {
         assert_eq!(field, "messages[1].guided_regex");
         assert!(message.contains("does not serve"), "{message}");
         assert_eq!(refused("guided_regex", Value::Null), None);
+    }
+
+    #[test]
+    fn an_error_quotes_a_text_once() {
+        let (_, message) = refused("null", json!("a b")).expect("refused");
+        assert!(message.contains("found \"a b\""), "{message}");
     }
 
     #[test]

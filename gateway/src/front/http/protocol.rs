@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
-use paceline_text::prompt::Language;
+use paceline_text::prompt::{Infill, Language};
 use paceline_text::stream::AnswerEvent;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -134,6 +134,11 @@ impl DecodeContext<'_> {
     /// The name is not served.
     pub fn check_model(&self, asked: &str) -> Result<(), InferenceError> {
         self.aliases.check(asked, self.served)
+    }
+
+    /// How the model fills in the middle; `None` if its tokenizer has no markers for that.
+    pub fn infill(&self) -> Option<Infill> {
+        Infill::of(&self.language.tokens)
     }
 
     /// The texts of tokens, for log-probabilities.

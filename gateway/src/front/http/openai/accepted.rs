@@ -125,7 +125,6 @@ pub const COMPLETIONS: &[Accepted] = &[
     accepted("no_stop_trim", Values::Boolean(false), VLLM_ROUTER),
     accepted("num_ctx", Values::Any, "clients of Ollama; the context is the service's"),
     accepted("return_hidden_states", Values::Boolean(false), VLLM_ROUTER),
-    accepted("suffix", Values::Null, "Continue, where it has none"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
 
@@ -158,7 +157,6 @@ mod tests {
         }
         assert!(refused(json!({"include_reasoning": false}), CHAT).is_some());
         assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
-        assert!(refused(json!({"suffix": "x"}), COMPLETIONS).is_some());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::tools::offered;
 use super::types::{
     Extension, MessagesRequest, OutputConfig, OutputFormat, SystemBlock, Thinking, ToolChoice,
 };
-use crate::front::http::accepted::{Rest, check};
+use crate::front::http::accepted::{Rest, check, quoted_value};
 use crate::front::http::error::{FieldName, FieldPaths};
 use crate::front::http::number::{MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
@@ -166,7 +166,7 @@ fn check_thread(rest: &Rest) -> Result<(), InferenceError> {
         None | Some(Value::Null) => Ok(()),
         Some(thread) => {
             let expected = "no thread, because this service keeps no conversation";
-            let error = InferenceError::invalid("thread", expected, quoted(&thread.to_string()));
+            let error = InferenceError::invalid("thread", expected, quoted_value(thread));
             Err(error.fact(ERROR_CODE, "thread_unsupported_request"))
         }
     }

@@ -4,6 +4,7 @@
 //! be dropped in silence (I5).
 
 use paceline_proto::limits;
+use paceline_text::prompt::Infill;
 
 use super::request::{CompletionFields, CompletionRequest};
 use crate::front::http::accepted::check;
@@ -21,17 +22,20 @@ use crate::inference::params::GenerationParams;
 /// Most tokens of an answer whose request does not say. The protocol has this number.
 const DEFAULT_TOKENS: u32 = 16;
 
-/// The request in a message. Longer than 60 lines: all fields are taken apart in one place.
+/// The request in a message. `infill` says how the model fills in the middle.
+/// Longer than 60 lines: all fields are taken apart in one place.
 ///
 /// # Errors
 /// A field that is not served, or not with its value.
 pub(crate) fn completion(
     request: CompletionRequest,
+    infill: impl FnOnce() -> Option<Infill>,
 ) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let (fields, parameters) = request.split();
     let CompletionFields {
         model: _, // checked by the front
-        prompt,
+        mut prompt,
+        suffix,
         stream,
         stream_options,
         max_tokens,
@@ -54,7 +58,15 @@ pub(crate) fn completion(
         let expected = "nothing, because no template is used for a text";
         return Err(InferenceError::invalid(field, expected, "variables"));
     }
-    let parameters = parameters?;
+    let mut parameters = parameters?;
+    if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
+        let infill = infill().ok_or_else(|| {
+            let expected = "no text, because this model's tokenizer has no markers for the middle";
+            InferenceError::invalid("suffix", expected, quoted(&suffix))
+        })?;
+        prompt = filled(prompt, &suffix, &infill)?;
+        parameters.stop_token_ids.extend(infill.stop_ids());
+    }
     let params = GenerationParams {
         max_tokens: match max_tokens {
             None => Some(DEFAULT_TOKENS.max(parameters.min_tokens)),
@@ -75,6 +87,22 @@ pub(crate) fn completion(
         calls: AllowedToolCalls::All,
         paths: FieldPaths::new(FIELDS),
     })
+}
+
+/// A prompt whose answer stands before `suffix`. Several prompts would each repeat it.
+fn filled(prompt: Prompt, suffix: &str, infill: &Infill) -> Result<Prompt, InferenceError> {
+    let refused = |found| {
+        let expected = "one text, because the answer stands between it and the suffix";
+        Err(InferenceError::invalid("prompt", expected, found))
+    };
+    match prompt {
+        Prompt::Text(text) => Ok(Prompt::Text(infill.prompt(&text, suffix))),
+        Prompt::Texts(texts) => match &texts[..] {
+            [text] => Ok(Prompt::Text(infill.prompt(text, suffix))),
+            _ => refused("several"),
+        },
+        Prompt::Tokens(_) | Prompt::TokenLists(_) => refused("token ids"),
+    }
 }
 
 /// The prompts of a request.

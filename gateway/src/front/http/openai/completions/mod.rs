@@ -27,7 +27,7 @@ use write::{Answers, CompletionWriter};
 pub(in crate::front::http) fn input(
     body: CompletionRequest,
 ) -> Result<RequestInput, InferenceError> {
-    Ok(decode::completion(body)?.input)
+    Ok(decode::completion(body, || None)?.input)
 }
 
 /// Most numbers of a body.
@@ -50,7 +50,7 @@ impl Protocol for Completions {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<RequestInput, CompletionWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let decoded = decode::completion(body)?;
+        let decoded = decode::completion(body, || context.infill())?;
         let of_prompt = decoded.input.params.samples;
         let answers = Answers { of_prompt, all: of_prompt.of_prompts(decoded.more.len() + 1)? };
         Ok(decoded.with_writer(|asked, RequestInput { params, .. }| {

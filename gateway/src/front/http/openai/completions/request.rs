@@ -26,6 +26,9 @@ with_parameters! {
         /// prompt.
         #[schema(value_type = PromptForms)]
         pub prompt: Prompt,
+        /// Text after the answer. A model whose tokenizer has markers for it fills in the middle; for
+        /// another model a text is refused.
+        pub suffix: Option<String>,
         /// Whether the answer comes as server-sent events.
         pub stream: Option<bool>,
         /// Options of the stream.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_text::samples::infill;
 use paceline_text::stream::{AnswerEnd, AnswerEvent, AnswerPart, Usage};
 use paceline_vocabulary::generation::{FinishReason, TokenLogprobs, TopLogprob};
 use serde_json::{Value, json};
@@ -17,7 +18,16 @@ use crate::inference::error::InferenceError;
 use crate::inference::input::{PromptInput, RequestInput};
 
 fn decoded(fields: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
-    completion(serde_json::from_value::<CompletionRequest>(fields).expect("the message's form"))
+    decoded_by(&["x"], fields)
+}
+
+/// A request for a model with these added tokens, from id 0 on.
+fn decoded_by(
+    added: &[&str],
+    fields: Value,
+) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+    let body = serde_json::from_value::<CompletionRequest>(fields).expect("the message's form");
+    completion(body, || infill(added))
 }
 
 #[track_caller]
@@ -97,6 +107,29 @@ fn figures_of_each_chunk_are_refused_and_may_be_declined() {
     assert!(served.expect("served").writer.include_usage);
     let field = "stream_options.continuous_usage_stats";
     refused(with(json!({"include_usage": true, "continuous_usage_stats": true})), field);
+}
+
+#[test]
+fn a_suffix_is_served_by_a_model_with_markers_for_the_middle() {
+    let markers = ["x", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+    let with = |prompt: Value| json!({"prompt": prompt, "suffix": "b", "stop_token_ids": [9]});
+    for prompt in [json!("a"), json!(["a"])] {
+        let input = decoded_by(&markers, with(prompt)).expect("served").input;
+        let text = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>";
+        assert_eq!(input.prompt, PromptInput::Text(text.into()));
+        assert_eq!(input.params.stop_token_ids, [9, 1, 2, 3]);
+    }
+    for other in [json!([5]), json!([[5]]), json!(["a", "c"])] {
+        let error = decoded_by(&markers, with(other)).expect_err("not one text");
+        assert_eq!(error.field.as_deref(), Some("prompt"), "{error}");
+    }
+    let error = decoded(with(json!("a"))).expect_err("no markers");
+    assert_eq!(error.field.as_deref(), Some("suffix"));
+    assert!(error.message.contains("found \"b\""), "{error}");
+    for none in [json!(""), json!(null)] {
+        let input = decoded_by(&markers, json!({"prompt": "a", "suffix": none})).expect("served");
+        assert_eq!(input.input.prompt, PromptInput::Text("a".into()));
+    }
 }
 
 #[test]
