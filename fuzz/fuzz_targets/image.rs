@@ -23,7 +23,6 @@ fuzz_target!(|file: &[u8]| {
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,
-        placeholder: "<|image_pad|>".into(),
         marks: None,
     };
     let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };

@@ -11,11 +11,10 @@ use base64::Engine as _;
 use paceline_proto::internal::v1::Image;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
-use paceline_proto::v1::{ChatRequest, CountTokensRequest, GetModelRequest};
+use paceline_proto::v1::{ChatRequest, CountTokensRequest, GetModelRequest, Message};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
 
 use hostile::plain_png;
 use stage::http::HttpClient;
@@ -209,21 +208,14 @@ async fn an_image_is_never_left_out_and_never_made_of_text() {
     let said =
         chat(vec![says("system", vec![image()]), says("user", vec![text("see <|image_pad|>")])]);
     let status = refused(&stage, said).await;
-    is(&status, Code::InvalidArgument, Reason::InvalidArgument);
-    assert_eq!(
-        status.get_details_bad_request().expect("a field").field_violations[0].field,
-        "messages[1].content[0]"
+    is(&status, Code::InvalidArgument, Reason::Template);
+    // An id has no ordinary form.
+    let request = stage::ids(&[5, PAD]);
+    is(
+        &within(stage.client.generate(request)).await.expect_err("refused"),
+        Code::InvalidArgument,
+        Reason::InvalidArgument,
     );
-    let status =
-        refused(&stage, chat(vec![says("user", vec![text("<|image_"), text("pad|>")])])).await;
-    is(&status, Code::InvalidArgument, Reason::InvalidArgument);
-    for request in [stage::text("<|image_pad|>"), stage::ids(&[5, PAD])] {
-        is(
-            &within(stage.client.generate(request)).await.expect_err("refused"),
-            Code::InvalidArgument,
-            Reason::InvalidArgument,
-        );
-    }
     let counting = CountTokensRequest { request: Some(Kind::Chat(hidden)), report_ids: false };
     is(
         &within(stage.client.count_tokens(counting)).await.expect_err("no number"),
@@ -359,4 +351,45 @@ async fn an_image_of_low_detail_has_at_most_the_pixels_of_a_square_of_512() {
             assert_eq!(image.rows * image.columns * 256, pixels, "{path} {detail:?}");
         }
     }
+}
+
+/// How many placeholders a prompt has.
+async fn placeholders(stage: &Stage, request: Kind) -> usize {
+    let counting = CountTokensRequest { request: Some(request), report_ids: true };
+    let counted = within(stage.client.clone().count_tokens(counting)).await.expect("served");
+    counted.into_inner().token_ids.iter().filter(|id| **id == PAD).count()
+}
+
+#[tokio::test]
+async fn a_text_that_spells_the_placeholder_is_ordinary_text() {
+    let (stage, _fake, _attachment) = Stage::seeing(|_| {}).await;
+    let up = || image(file("up.png"));
+    let word = || text("see <|image_pad|>");
+    let answer = |content| Message { tool_call_id: "c".into(), ..says("tool", content) };
+    for (messages, rows) in [
+        (vec![says("user", vec![word()])], 0),
+        (vec![says("user", vec![text("<|image_"), text("pad|>")])], 0),
+        (vec![says("user", vec![text("<|image_"), up(), text("pad|>"), word()])], 6),
+        (vec![says("system", vec![word()]), says("user", vec![word(), up()])], 6),
+        (vec![says("user", vec![up()]), says("assistant", vec![word()]), answer(vec![word()])], 6),
+        (
+            vec![
+                says("user", vec![word()]),
+                says("assistant", vec![word()]),
+                says("user", vec![up()]),
+            ],
+            6,
+        ),
+    ] {
+        let asked = Kind::Chat(chat(messages.clone()));
+        assert_eq!(placeholders(&stage, asked).await, rows, "{messages:?}");
+    }
+    for prompt in ["<|image_pad|>", "a <|vision_start|><|image_pad|><|image_pad|> b"] {
+        let asked = Kind::Generate(stage::text(prompt));
+        assert_eq!(placeholders(&stage, asked).await, 0, "{prompt}");
+    }
+    let client = HttpClient::new(stage.http);
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "<|image_pad|>"}]});
+    let reply = client.post("/v1/messages/count_tokens", &body).await;
+    assert_eq!(reply.status, http::StatusCode::OK, "{reply:?}");
 }

@@ -23,22 +23,20 @@ impl From<&str> for BadImage {
 /// the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceholderError {
-    /// A text or a list of token ids has the token that stands for an image.
+    /// A list of token ids has the token that stands for an image.
     #[error(
-        "{field}: expected no {token}, which stands for an image's place ({instead}), found it"
+        "{field}: expected no {token}, which stands for an image's place (send Chat with the image), found it"
     )]
     Reserved {
         /// The field with the token.
         field: String,
-        /// The token as the field has it: its text or its id.
-        token: String,
-        /// Advice for the client.
-        instead: &'static str,
+        /// The token.
+        token: u32,
     },
     /// The rendered conversation has another number of placeholders than the request has images.
     #[error(
         "{field}: Could not process image: expected a place for each of {expected} images in the rendered conversation, found {found}: this model's \
-         chat template leaves images out here, or text has {placeholder}; send images in turns of the user, and no such text"
+         chat template leaves images out here; send images in turns of the user"
     )]
     Count {
         /// The field of the prompt.
@@ -47,8 +45,6 @@ pub enum PlaceholderError {
         expected: usize,
         /// Placeholders in the prompt.
         found: usize,
-        /// The text of the placeholder.
-        placeholder: String,
     },
 }
 

@@ -1,8 +1,10 @@
 //! Placeholders: the template writes one for each image, and each is replaced by as many as its
 //! image has tokens.
 //!
-//! The placeholder is the service's own token. A client that writes it would have text taken for an
-//! image, so it is refused in every field (I5).
+//! The placeholder is the service's own token. In the texts of clients its characters are ordinary
+//! text: conversations protect it as markup of the template, and [`crate::prompt::Tokens`] spells it
+//! out in prompts that are a text. A list of token ids with it is refused (I5), because an id has no
+//! ordinary form.
 
 use super::{ImageProcessor, PlaceholderError};
 
@@ -14,28 +16,6 @@ impl<'a> ReservedTokens<'a> {
     /// The reserved token of a model with this image processor.
     pub fn new(processor: Option<&'a ImageProcessor>) -> Self {
         Self(processor)
-    }
-
-    /// Whether no token is reserved, so that nothing needs to be checked.
-    pub fn is_empty(self) -> bool {
-        self.0.is_none()
-    }
-
-    /// Checks a field's text.
-    ///
-    /// # Errors
-    /// The text has the token.
-    pub fn check_text(self, field: &str, text: &str) -> Result<(), PlaceholderError> {
-        match self.0 {
-            Some(processor) if text.contains(&processor.placeholder) => {
-                Err(PlaceholderError::Reserved {
-                    field: field.to_owned(),
-                    token: processor.placeholder.clone(),
-                    instead: "an image is a part of its own",
-                })
-            }
-            _ => Ok(()),
-        }
     }
 
     /// How many of these token ids are the token; `None` if none is reserved.
@@ -53,8 +33,7 @@ impl<'a> ReservedTokens<'a> {
             None => Ok(()),
             Some(at) => Err(PlaceholderError::Reserved {
                 field: format!("{field}[{at}]"),
-                token: processor.token.to_string(),
-                instead: "send Chat with the image",
+                token: processor.token,
             }),
         }
     }
@@ -104,7 +83,6 @@ pub fn expand_placeholders(
             field: field.to_owned(),
             expected: counts.len(),
             found,
-            placeholder: processor.placeholder.clone(),
         });
     }
     let all = counts.iter().fold(ids.len() as u64, |sum, count| sum.saturating_add(*count));
@@ -197,21 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn the_placeholder_is_refused_in_texts_and_ids() {
+    fn the_placeholder_is_refused_among_ids() {
         let processor = processor();
         let reserved = ReservedTokens::new(Some(&processor));
-        let text = format!("a {} b", processor.placeholder);
-        let error = reserved.check_text("text", &text).expect_err("it has the placeholder");
-        assert_eq!(
-            error.to_string(),
-            "text: expected no <|image_pad|>, which stands for an image's place (an image is a \
-             part of its own), found it"
-        );
         let ids = [1, processor.token];
         let error = reserved.check_ids("token_ids.ids", &ids).expect_err("it has the placeholder");
-        assert_eq!(error.field(), "token_ids.ids[1]");
-        assert!(reserved.check_text("text", "a <|image| b").is_ok());
+        assert_eq!(
+            error.to_string(),
+            "token_ids.ids[1]: expected no 77, which stands for an image's place (send Chat with the \
+             image), found it"
+        );
         let none = ReservedTokens::new(None);
-        assert!(none.check_ids("token_ids.ids", &ids).is_ok() && none.is_empty());
+        assert!(none.check_ids("token_ids.ids", &ids).is_ok());
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use conversation::Conversation;
 use format::{AnswerFormat, AnswerTags, ToolCallFormat};
-use markup::Rendered;
+use markup::{Added, Rendered};
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::sampling::SamplingRule;
 
@@ -74,18 +74,25 @@ impl Language {
         let unusable =
             |cause| LoadError::broken(&tokenizer_path, "the tokenizer cannot be used", cause);
         let mut tokens = Tokens::new(tokenizer).map_err(unusable)?;
+        let images = match vision {
+            None => None,
+            Some(settings) => ImageProcessor::new(&settings, |id| tokens.text(id))?.map(Arc::new),
+        };
+        let mut added = tokens.added();
+        if let Some(processor) = &images {
+            tokens.spell_out(processor.token).map_err(unusable)?;
+            // Only the template may write it, whether or not the tokenizer calls it special.
+            let is_placeholder = |token: &&mut Added| token.id == processor.token;
+            added.iter_mut().filter(is_placeholder).for_each(|token| token.special = true);
+        }
         let template = match template {
             None => None,
             Some(TemplateFile { path, source }) => {
-                let template = Template::compile(&source, bos_token, eos_token, &tokens.added())
+                let template = Template::compile(&source, bos_token, eos_token, &added)
                     .map_err(|cause| LoadError::broken(&path, "the chat template", cause))?;
                 tokens.protect(template.markup()).map_err(unusable)?;
                 Some(template)
             }
-        };
-        let images = match vision {
-            None => None,
-            Some(settings) => ImageProcessor::new(&settings, |id| tokens.text(id))?.map(Arc::new),
         };
         let format = template.as_ref().map(Template::answer_format).unwrap_or_default();
         let answer_tags = Arc::new(AnswerTags::new(format, &tokens));
@@ -121,7 +128,7 @@ impl Language {
     pub fn prompt_ids(&self, source: Source, most_tokens: u32) -> Result<PromptIds, PromptError> {
         match source {
             Source::Ids(ids) | Source::IdsWithImages { ids, .. } => Ok(ids.into()),
-            Source::Text(text) => Ok(self.tokens.encode(&text, true)?.into()),
+            Source::Text(text) => Ok(self.tokens.encode_prompt(&text)?.into()),
             Source::Chat(conversation) => {
                 let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
                 let rendered = template.render(&conversation)?;

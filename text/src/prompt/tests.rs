@@ -113,6 +113,80 @@ fn with_beginning(tokenizer_adds: bool, add_bos_token: Option<bool>) -> Language
     Language::read(dir.path()).expect("complete")
 }
 
+/// The id that stands for an image of [`seeing`].
+const PLACEHOLDER: u32 = 4096;
+
+/// The demo model with images, whose placeholder its tokenizer does not call special. The template
+/// writes it by this expression.
+fn seeing(expression: &str) -> Language {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let write = |name: &str, value: &serde_json::Value| {
+        std::fs::write(dir.path().join(name), value.to_string()).expect("writable")
+    };
+    let file = crate::samples::dir().join("tokenizer.json");
+    let mut file: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(file).expect("in the repository")).expect("JSON");
+    let added = serde_json::json!({"id": PLACEHOLDER, "content": "<|image_pad|>", "special": false,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false});
+    file["added_tokens"].as_array_mut().expect("a list").push(added);
+    write("tokenizer.json", &file);
+    let vision = serde_json::json!({"patch_size": 16, "spatial_merge_size": 2});
+    write(
+        "config.json",
+        &serde_json::json!({"model_type": "qwen3_vl", "image_token_id": PLACEHOLDER, "vision_config": vision}),
+    );
+    write(
+        "preprocessor_config.json",
+        &serde_json::json!({"patch_size": 16, "merge_size": 2,
+        "size": {"shortest_edge": 1024, "longest_edge": 1_048_576},
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}),
+    );
+    let image = format!("{{{{ {expression} }}}}");
+    let parts = format!(
+        "{{% for part in message.content %}}{{% if part.type == 'image' %}}{image}{{% else %}}{{{{ part.text }}}}{{% endif %}}{{% endfor %}}"
+    );
+    let template = format!(
+        "{{% for message in messages %}}{{% if message.content is string %}}{{{{ message.content }}}}{{% else %}}{parts}{{% endif %}}<|im_end|>{{% endfor %}}"
+    );
+    write("tokenizer_config.json", &serde_json::json!({"chat_template": template}));
+    let header = r#"{"visual.a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
+    let weights = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    std::fs::write(dir.path().join("model.safetensors"), weights).expect("writable");
+    Language::read(dir.path()).expect("complete")
+}
+
+#[test]
+fn only_an_image_makes_a_placeholder_whatever_a_text_spells() {
+    use conversation::{ContentPart, Message, Role};
+
+    let text = |text: &str| ContentPart::Text(text.to_owned());
+    let word = "a <|image_pad|> b";
+    for expression in ["'<|image_pad|>'", "'<|' + 'image' + '_pad|>'"] {
+        let language = seeing(expression);
+        let count = |source: Source| {
+            let ids = language.prompt_ids(source, 1_000).expect("a prompt").ids;
+            ids.iter().filter(|id| **id == PLACEHOLDER).count()
+        };
+        let of_parts = |parts: Vec<ContentPart>| {
+            let messages = vec![Message { parts, ..Message::new(Role::User, vec![]) }];
+            count(Source::Chat(Conversation { messages, ..Conversation::default() }))
+        };
+        assert_eq!(of_parts(vec![text(word)]), 0, "{expression}");
+        assert_eq!(of_parts(vec![text("<|image_"), text("pad|>")]), 0, "{expression}");
+        let split = vec![text("<|image_"), ContentPart::Image(0), text("pad|>")];
+        assert_eq!(of_parts(split), 1, "{expression}");
+        if expression.contains("image_pad") {
+            let among = vec![text(word), ContentPart::Image(0), text(word)];
+            assert_eq!(of_parts(among), 1);
+        }
+        for prompt in [word, "<|image_pad|>", "<|image_pad|><|image_pad|>"] {
+            assert_eq!(count(Source::Text(prompt.into())), 0, "{prompt}");
+            let ids = language.prompt_ids(Source::Text(prompt.into()), 1_000).expect("a prompt");
+            assert_eq!(language.tokens.decode(&ids.ids).expect("decodes"), prompt);
+        }
+    }
+}
+
 /// Checked against transformers 5.23: with a tokenizer.json, its post-processor decides and
 /// `add_bos_token` of tokenizer_config.json is ignored.
 #[test]

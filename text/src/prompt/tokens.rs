@@ -20,6 +20,16 @@ pub struct Tokens {
     /// For rendered conversations, if the model has a chat template.
     chat: Option<ChatVocabulary>,
     uncut: Vec<String>,
+    /// The token that no text becomes, if there is one.
+    spelled_out: Option<SpelledOut>,
+}
+
+/// A token whose characters are ordinary text in every prompt that is a text.
+#[derive(Debug)]
+struct SpelledOut {
+    token: u32,
+    /// The ids of its characters as ordinary text.
+    ids: Vec<u32>,
 }
 
 /// The bytes of every id, concatenated: for tokenizers whose output is the concatenation of their
@@ -69,7 +79,8 @@ impl Tokens {
             .collect();
         let bytes = is_byte_level(tokenizer.get_decoder()).then(|| ByteTable::new(&text_of));
         let length = LengthBound::of(&tokenizer);
-        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat: None, uncut: vec![] })
+        let (chat, uncut, spelled_out) = (None, Vec::new(), None);
+        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat, uncut, spelled_out })
     }
 
     /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer
@@ -86,6 +97,34 @@ impl Tokens {
     pub fn encode(&self, text: &str, with_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = self.tokenizer.encode_fast(text, with_special)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Has the characters of this token be ordinary text for [`Tokens::encode_prompt`].
+    ///
+    /// # Errors
+    /// The tokenizer's own; published ones have none.
+    pub fn spell_out(&mut self, token: u32) -> Result<(), TokenizerError> {
+        let text = self.text(token).unwrap_or_default();
+        // In two pieces, so that the tokenizer does not find the token.
+        let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+        let ids = [self.encode(first, false)?, self.encode(rest, false)?].concat();
+        self.spelled_out = Some(SpelledOut { token, ids });
+        Ok(())
+    }
+
+    /// The ids of a prompt that is a text, with the tokens that the tokenizer puts around every text.
+    ///
+    /// # Errors
+    /// The tokenizer's own; published ones have none.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let ids = self.encode(text, true)?;
+        match &self.spelled_out {
+            Some(SpelledOut { token, ids: spelled }) if ids.contains(token) => {
+                let one = |id: &u32| if id == token { spelled.clone() } else { vec![*id] };
+                Ok(ids.iter().flat_map(one).collect())
+            }
+            _ => Ok(ids),
+        }
     }
 
     /// The added tokens, in the order of their ids.

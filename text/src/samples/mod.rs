@@ -51,7 +51,6 @@ pub fn processor() -> ImageProcessor {
         scale: [1.0 / 127.5; 3],
         bias: [-1.0; 3],
         token: 77,
-        placeholder: "<|image_pad|>".into(),
         marks: None,
     }
 }

@@ -41,8 +41,6 @@ pub struct ImageProcessor {
     pub bias: [f32; 3],
     /// The id of the placeholder.
     pub token: u32,
-    /// The text of the placeholder.
-    pub placeholder: String,
     /// The ids before and after the placeholders of an image, if the template writes none.
     pub marks: Option<[u32; 2]>,
 }
@@ -81,7 +79,7 @@ impl ImageProcessor {
                 || config(format!("{key}: expected a token of tokenizer.json, found {id}"));
             token_text(id).ok_or_else(unknown)
         };
-        let placeholder = text("image_token_id", token)?;
+        text("image_token_id", token)?;
         let marks = family.is_filling().then(|| settings.image_marks(GEMMA_MARKS));
         for (key, id) in ["boi_token_id", "eoi_token_id"].into_iter().zip(marks.iter().flatten()) {
             text(key, *id)?;
@@ -94,7 +92,7 @@ impl ImageProcessor {
         let Normalization { scale, bias } =
             fields.normalization(family.colours).map_err(unserved)?;
         let tokens = family.tokens;
-        Ok(Some(Self { sizes, patch, merge, tokens, scale, bias, token, placeholder, marks }))
+        Ok(Some(Self { sizes, patch, merge, tokens, scale, bias, token, marks }))
     }
 
     /// Patches of an image that has this size before it is resized.

@@ -106,7 +106,6 @@ fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
         scale: [(1.0 / 255.0 / 0.5) as f32; 3],
         bias: [-1.0; 3],
         token: 2,
-        placeholder: "<|im_end|>".into(),
         marks: None,
     };
     assert_eq!(read(&[("config.json", VISION)]), Ok(Some(own.clone())));
@@ -232,7 +231,6 @@ fn images_of_gemma_fill_a_budget_and_have_marks_around_them() {
             scale: [(1.0f64 / 255.0) as f32; 3],
             bias: [0.0; 3],
             token: 2,
-            placeholder: own.placeholder.clone(),
             marks: Some([0, 1]),
         };
         assert_eq!(own, expected, "{model_type}");
