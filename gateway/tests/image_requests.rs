@@ -393,3 +393,84 @@ async fn a_text_that_spells_the_placeholder_is_ordinary_text() {
     let reply = client.post("/v1/messages/count_tokens", &body).await;
     assert_eq!(reply.status, http::StatusCode::OK, "{reply:?}");
 }
+
+#[tokio::test]
+async fn the_oldest_images_give_way_to_new_ones() {
+    let (stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
+    let client = HttpClient::new(stage.http);
+    let url = data_url("up.png");
+    let data = url.split_once(',').expect("data").1;
+    let turns = |image: serde_json::Value| {
+        let mut turns = vec![];
+        for at in 0..9 {
+            turns.push(json!({"role": "user", "content": [image]}));
+            if at < 8 {
+                turns.push(json!({"role": "assistant", "content": "I see."}));
+            }
+        }
+        turns
+    };
+    let of_chat = turns(json!({"type": "image_url", "image_url": {"url": url}}));
+    let of_responses = turns(json!({"type": "input_image", "image_url": url}));
+    let source = json!({"type": "base64", "media_type": "image/png", "data": data});
+    let of_messages = turns(json!({"type": "image", "source": source}));
+    let mut found = vec![];
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": of_chat, "max_tokens": 4})),
+        ("/v1/responses", json!({"input": of_responses, "max_output_tokens": 16})),
+        (
+            "/v1/responses",
+            json!({"input": of_responses, "max_output_tokens": 16, "truncation": "auto"}),
+        ),
+        ("/v1/messages", json!({"model": "m", "messages": of_messages, "max_tokens": 4})),
+    ] {
+        let serving = async {
+            let submission = fake.submission().await;
+            let images = submission.generation().images.len();
+            let _over = submission.accept().done(&[2]).await;
+            images
+        };
+        // An answer comes, or the submission does.
+        let posting = client.post(path, &body);
+        tokio::pin!(posting, serving);
+        let images = tokio::select! {
+            reply = &mut posting => panic!("{path}: {reply:?}"),
+            images = &mut serving => images,
+        };
+        assert_eq!(within(posting).await.status, http::StatusCode::OK, "{path}");
+        found.push(images);
+    }
+    // A quarter of the bound at a time.
+    assert_eq!(found, [7; 4]);
+    let says_image = |at: usize| match at % 2 {
+        0 => says("user", vec![image(file("up.png"))]),
+        _ => says("assistant", vec![text("I see.")]),
+    };
+    let grpc = |turns: usize| Kind::Chat(chat((0..turns).map(says_image).collect()));
+    for (turns, images) in [(15, 8), (17, 7), (19, 8), (21, 7)] {
+        assert_eq!(placeholders(&stage, grpc(turns)).await, images * 6, "{turns} turns");
+    }
+    // New images are never left out.
+    let mut messages: Vec<Message> = (0..4).map(says_image).collect();
+    messages.push(says("user", (0..8).map(|_| image(file("up.png"))).collect()));
+    let all = Kind::Chat(chat(messages.clone()));
+    assert_eq!(placeholders(&stage, all).await, 8 * 6);
+    messages[4].content.push(image(file("up.png")));
+    let status = refused(&stage, chat(messages)).await;
+    is(&status, Code::InvalidArgument, Reason::BadImage);
+    assert!(status.message().contains("at most 8 images"), "{status:?}");
+    assert!(status.message().starts_with("messages[4].content[8]"), "{status:?}");
+}
+
+#[tokio::test]
+async fn an_earlier_image_that_cannot_be_shown_does_not_end_a_conversation() {
+    let (stage, _fake, _attachment) = Stage::seeing(|_| {}).await;
+    for bad in [url("https://example.com/a.png"), image(b"RIFF".to_vec()), url("")] {
+        let asked = vec![says("user", vec![text("a"), bad, image(file("up.png"))])];
+        let status = refused(&stage, chat(asked.clone())).await;
+        is(&status, Code::InvalidArgument, Reason::BadImage);
+        let answered = vec![says("assistant", vec![text("b")]), says("user", vec![text("c")])];
+        let later = Kind::Chat(chat([asked, answered].concat()));
+        assert_eq!(placeholders(&stage, later).await, 6);
+    }
+}

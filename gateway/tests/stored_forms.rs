@@ -332,6 +332,12 @@ async fn an_image_for_a_model_of_text_is_refused_in_words_that_clients_act_on() 
     assert_eq!(error["field"], "messages[2].content[0].content[0]");
     let message = error["message"].as_str().expect("a message");
     assert!(message.contains("Could not process image"), "{message}");
+    let mut earlier = body;
+    let messages = earlier["messages"].as_array_mut().expect("a list");
+    messages.push(json!({"role": "assistant", "content": "I see none."}));
+    messages.push(json!({"role": "user", "content": "Go on."}));
+    let reply = stage.post("/v1/messages/count_tokens", &earlier).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
 }
 
 #[tokio::test]

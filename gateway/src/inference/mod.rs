@@ -322,8 +322,17 @@ impl Inference {
         field: &'static str,
     ) -> Result<Prompt, InferenceError> {
         let encoded = source.take_images();
+        let earlier = match &source {
+            Source::Chat(conversation) => truncation::earlier_images(&conversation.messages),
+            Source::Text(_) | Source::Ids(_) | Source::IdsWithImages { .. } => 0,
+        };
         let processor = context.language.images.as_ref().filter(|_| context.model.vision);
-        let images = self.images.inspect(encoded, processor).await?;
+        let inspected = self.images.inspect(encoded, earlier, processor).await?;
+        if let Source::Chat(conversation) = &mut source {
+            let is_left_out = |number: usize| inspected.get(number).is_some_and(Option::is_none);
+            truncation::leave_out_images(&mut conversation.messages, is_left_out);
+        }
+        let images: Vec<InspectedImage> = inspected.into_iter().flatten().collect();
         let image_tokens: Vec<u64> = images.iter().map(|image| image.tokens).collect();
         let tokens = image_tokens.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
         context.check_images(tokens)?;

@@ -1,11 +1,32 @@
-//! Conversations whose oldest messages are left out, because their prompt does not fit.
+//! Conversations whose oldest messages are left out, because their prompt does not fit, and messages
+//! whose images are left out.
 //!
 //! The rest begins with a message of the user, as templates expect it, or with the assistant's
 //! after the last one of the user, which then stays in front. Messages of the system stay. The
 //! answer of a tool never stays without its tool call. Of all such rests the longest that fits is
 //! found by bisection.
 
-use paceline_text::prompt::conversation::{Conversation, Message, Role, in_order};
+use paceline_text::prompt::conversation::{ContentPart, Conversation, Message, Role, in_order};
+
+/// Stands in the place of an image that is left out.
+const IMAGE_NOTE: &str = "[An image was here. It is not shown.]";
+
+/// How many images stand before the end of the assistant's last message. The others are new.
+pub fn earlier_images(messages: &[Message]) -> usize {
+    let is_assistant = |message: &Message| message.role == Role::Assistant;
+    let end = messages.iter().rposition(is_assistant).map_or(0, |last| last + 1);
+    let parts = messages[..end].iter().flat_map(|message| &message.parts);
+    parts.filter(|part| matches!(part, ContentPart::Image(_))).count()
+}
+
+/// Replaces the images of these numbers by a note.
+pub fn leave_out_images(messages: &mut [Message], is_left_out: impl Fn(usize) -> bool) {
+    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+        if matches!(part, ContentPart::Image(number) if is_left_out(*number)) {
+            *part = ContentPart::Text(IMAGE_NOTE.to_owned());
+        }
+    }
+}
 
 /// Indices of the messages with which a shorter conversation may begin, in ascending order.
 pub fn starts(messages: &[Message]) -> Vec<usize> {
@@ -64,10 +85,8 @@ impl Bisection {
 
 #[cfg(test)]
 mod tests {
-    use paceline_text::images::{EncodedImage, ImageSource};
-    use paceline_text::prompt::conversation::ContentPart;
-
     use super::*;
+    use paceline_text::images::{EncodedImage, ImageSource};
 
     /// A conversation of messages in a short form, as `user:text`.
     fn conversation(lines: &[&str]) -> Conversation {
@@ -123,6 +142,19 @@ mod tests {
         let rest = beginning_at(&seen, 2);
         assert_eq!(rest.messages[0].parts, [ContentPart::Image(0)]);
         assert_eq!(rest.images.iter().map(|image| image.field.as_str()).collect::<String>(), "1");
+    }
+
+    #[test]
+    fn images_before_the_assistants_last_message_are_earlier_ones() {
+        let mut seen = conversation(&["user:a", "assistant:b", "tool:c", "user:d"]);
+        for (number, message) in seen.messages.iter_mut().enumerate() {
+            message.parts.push(ContentPart::Image(number));
+        }
+        assert_eq!(earlier_images(&seen.messages), 2);
+        assert_eq!(earlier_images(&seen.messages[2..]), 0);
+        leave_out_images(&mut seen.messages, |number| number == 1);
+        assert_eq!(seen.messages[0].parts[1], ContentPart::Image(0));
+        assert_eq!(seen.messages[1].parts[1], ContentPart::Text(IMAGE_NOTE.to_owned()));
     }
 
     #[test]

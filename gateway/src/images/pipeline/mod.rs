@@ -87,31 +87,52 @@ impl ImagePipeline {
     /// Inspects a request's files, in order, without decoding them. A request without images needs
     /// no `processor`, which is `None` if the served model reads no images.
     ///
+    /// The first `earlier` images are of earlier turns, which clients resend for ever. Such an image
+    /// is left out (`None`) if it cannot be served, and the oldest ones are if there are too many.
+    ///
     /// # Errors
-    /// The model reads no images; there are too many; the first image that cannot be served; no
-    /// seat became free in time.
+    /// The model reads no images; there are too many new ones; the first new image that cannot be
+    /// served; no seat became free in time.
     pub async fn inspect(
         &self,
         encoded: Vec<EncodedImage>,
+        earlier: usize,
         processor: Option<&Arc<ImageProcessor>>,
-    ) -> Result<Vec<InspectedImage>, ImageError> {
-        let Some(first) = encoded.first() else { return Ok(vec![]) };
+    ) -> Result<Vec<Option<InspectedImage>>, ImageError> {
         let Some(processor) = processor else {
+            let Some(first) = encoded.get(earlier) else {
+                return Ok(encoded.iter().map(|_| None).collect());
+            };
             let field = first.field.clone();
             return Err(match self.text_alone {
                 true => ImageError::TextAlone { field },
                 false => ImageError::NoVision { field },
             });
         };
-        if let Some(above) = encoded.get(self.max_images as usize) {
-            let (field, limit, found) = (above.field.clone(), self.max_images, encoded.len());
-            return Err(ImageError::TooMany { field, limit, found });
+        let most = self.max_images as usize;
+        if let Some(above) = encoded.get(earlier.saturating_add(most)) {
+            let (field, limit) = (above.field.clone(), self.max_images);
+            return Err(ImageError::TooMany { field, limit, found: encoded.len() - earlier });
         }
+        if encoded.is_empty() {
+            return Ok(vec![]);
+        }
+        // A quarter of the bound at a time: the prompt begins as before for the turns until the next
+        // quarter, and the prefix cache has this beginning.
+        let above = encoded.len().saturating_sub(most);
+        let left_out = above.next_multiple_of((most / 4).max(1)).min(earlier);
         let (processor, bounds) = (Arc::clone(processor), self.bounds);
         let seat = self.wait(Arc::clone(&self.seats).acquire_owned()).await?;
         on_own_thread(move || {
             let _seat = seat;
-            encoded.into_iter().map(|encoded| inspect(encoded, &processor, bounds)).collect()
+            let one = |(at, encoded)| match at < left_out {
+                true => Ok(None),
+                false => match inspect(encoded, &processor, bounds) {
+                    Err(ImageError::Bad { .. }) if at < earlier => Ok(None),
+                    inspected => inspected.map(Some),
+                },
+            };
+            encoded.into_iter().enumerate().map(one).collect()
         })
         .await
     }
