@@ -48,7 +48,7 @@ use paceline_text::prompt::format::ToolCallFormat;
 
 pub use run::run;
 
-use crate::inference::languages::Languages;
+use crate::inference::languages::{LanguageOrders, Languages};
 use crate::life::Life;
 
 /// Why a gateway cannot start.
@@ -137,7 +137,8 @@ impl Setup {
         let fronts = listeners(&config.gateway, &guard)?;
         let FrontListeners { grpc: listener, http: http_listener, are_held } = fronts;
         let format = tool_call_format(config.gateway.tool_format);
-        let languages = Languages::read(&model_dir, format)?;
+        let orders = LanguageOrders { format, vision: config.target.vision };
+        let languages = Languages::read(&model_dir, orders)?;
         let life = Life::begin(&runtime_dir)?;
         images::prepare(&runtime_dir)?;
         Ok(Self { config, languages, runtime_dir, life, listener, http_listener, are_held, guard })

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use paceline_gateway::ending::Event;
+use paceline_gateway::inference::languages::LanguageOrders;
 use paceline_gateway::{Setup, StartError, run};
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
@@ -60,13 +61,14 @@ fn main() -> ExitCode {
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
+    let orders = LanguageOrders { vision: config.target.vision, ..Default::default() };
     if let Some(dir) = &arguments.check_model {
-        paceline_text::prompt::Language::read(dir)?;
+        orders.read(dir)?;
         return Ok(Exit::Asked);
     }
-    let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
     if let Some(dir) = &arguments.image_limits {
-        let limits = paceline_gateway::images::described(dir, &config.limits)?;
+        let limits = paceline_gateway::images::described(&orders.read(dir)?, &config.limits);
         // A reader that is gone needs no answer.
         let _ = writeln!(std::io::stdout(), "{limits}");
         return Ok(Exit::Asked);

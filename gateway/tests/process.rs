@@ -190,3 +190,30 @@ async fn the_gateway_serves_an_inherited_socket_and_ends_with_its_parent() {
     drop(write);
     assert_eq!(child.wait().expect("ours").code(), Some(0));
 }
+
+#[test]
+fn a_model_that_is_served_as_text_alone_needs_no_image_settings() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).expect("writable");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(demo().join(name), model.join(name)).expect("copied");
+    }
+    let config = r#"{"model_type": "qwen3_vl", "image_token_id": 5, "eos_token_id": 2,
+        "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
+    let header = r#"{"visual.pos_embed.weight":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
+    let weights = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    std::fs::write(model.join("config.json"), config).expect("writable");
+    std::fs::write(model.join("model.safetensors"), weights).expect("writable");
+    std::fs::write(model.join("preprocessor_config.json"), "{\"patch_size\": 3}")
+        .expect("writable");
+    let limits = |vision: &str| {
+        let mut command = gateway(dir.path(), "127.0.0.1:0", &model);
+        command.arg("--image-limits").arg(&model).env("PACELINE_TARGET__VISION", vision);
+        command.output().expect("it starts")
+    };
+    fails(limits("true"), 64, &["preprocessor_config.json", "patch_size"]);
+    let as_text = limits("false");
+    let stderr = String::from_utf8_lossy(&as_text.stderr);
+    assert_eq!(String::from_utf8_lossy(&as_text.stdout).trim(), "null", "{stderr}");
+}

@@ -1,9 +1,6 @@
 //! The limits that images of requests have, as clients are told them.
 
-use std::path::Path;
-
 use paceline_process::config::LimitsConfig;
-use paceline_text::checkpoint::LoadError;
 use paceline_text::images::ImageProcessor;
 use paceline_text::prompt::Language;
 use paceline_vocabulary::report::ImageLimits;
@@ -20,11 +17,7 @@ pub fn limits_of(processor: &ImageProcessor, limits: &LimitsConfig) -> ImageLimi
 }
 
 /// The same as an object for `paceline inspect`; null for a model that reads no images.
-///
-/// # Errors
-/// A file of the model in `dir` is missing or cannot be used.
-pub fn described(dir: &Path, limits: &LimitsConfig) -> Result<Value, LoadError> {
-    let language = Language::read(dir)?;
+pub fn described(language: &Language, limits: &LimitsConfig) -> Value {
     let found = language.images.as_deref().map(|processor| limits_of(processor, limits));
     let object = |limits| {
         let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
@@ -33,5 +26,5 @@ pub fn described(dir: &Path, limits: &LimitsConfig) -> Result<Value, LoadError> 
             "read_pixels": read_pixels, "max_tokens": max_tokens,
         })
     };
-    Ok(found.map_or(Value::Null, object))
+    found.map_or(Value::Null, object)
 }

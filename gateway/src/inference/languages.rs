@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
-use paceline_text::checkpoint::LoadError;
+use paceline_text::checkpoint::{Checkpoint, LoadError};
 use paceline_text::prompt::Language;
 use paceline_text::prompt::format::ToolCallFormat;
 use paceline_vocabulary::report::ModelInfo;
@@ -25,30 +25,63 @@ pub struct ServedLanguage {
 #[derive(Clone, Debug)]
 pub struct Languages {
     current: Arc<RwLock<ServedLanguage>>,
-    /// The format of tool calls that the operator names.
-    format: Option<ToolCallFormat>,
+    orders: LanguageOrders,
+}
+
+/// What the operator says about the text side of each model.
+#[derive(Clone, Copy, Debug)]
+pub struct LanguageOrders {
+    /// The format of tool calls; `None` leaves it to the template.
+    pub format: Option<ToolCallFormat>,
+    /// Whether images are served, if the model reads them (`target.vision`).
+    pub vision: bool,
+}
+
+impl Default for LanguageOrders {
+    /// Everything as the model has it.
+    fn default() -> Self {
+        Self { format: None, vision: true }
+    }
+}
+
+impl LanguageOrders {
+    /// The text side of the model in this directory. Without vision no file about images is read.
+    ///
+    /// # Errors
+    /// A file is missing or cannot be used.
+    pub fn read(self, dir: &Path) -> Result<Language, LoadError> {
+        let checkpoint = Checkpoint::read(dir)?;
+        let language = Language::new(match self.vision {
+            true => checkpoint,
+            false => checkpoint.without_vision(),
+        })?;
+        Ok(match self.format {
+            Some(format) => language.with_tool_call_format(format),
+            None => language,
+        })
+    }
 }
 
 impl From<Arc<Language>> for Languages {
     /// One text side for every model.
     fn from(language: Arc<Language>) -> Self {
-        Self::new(language, String::new(), None)
+        Self::new(language, String::new(), LanguageOrders::default())
     }
 }
 
 impl Languages {
-    fn new(language: Arc<Language>, path: String, format: Option<ToolCallFormat>) -> Self {
+    fn new(language: Arc<Language>, path: String, orders: LanguageOrders) -> Self {
         let current = ServedLanguage { language, version: 0, path };
-        Self { current: Arc::new(RwLock::new(current)), format }
+        Self { current: Arc::new(RwLock::new(current)), orders }
     }
 
-    /// Reads the model in this directory. With `format` its tool calls are read in that format.
+    /// Reads the model in this directory.
     ///
     /// # Errors
     /// A file is missing or cannot be used.
-    pub fn read(dir: &Path, format: Option<ToolCallFormat>) -> Result<Self, LoadError> {
-        let language = read(dir, format)?;
-        Ok(Self::new(language, dir.display().to_string(), format))
+    pub fn read(dir: &Path, orders: LanguageOrders) -> Result<Self, LoadError> {
+        let language = Arc::new(orders.read(dir)?);
+        Ok(Self::new(language, dir.display().to_string(), orders))
     }
 
     /// The present text side.
@@ -70,20 +103,12 @@ impl Languages {
     /// # Errors
     /// A file is missing or cannot be used, and the text side is the earlier one.
     pub fn follow(&self, path: &str) -> Result<(), LoadError> {
-        let language = read(Path::new(path), self.format)?;
+        let language = Arc::new(self.orders.read(Path::new(path))?);
         let mut current = self.current.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let version = current.version + 1;
         *current = ServedLanguage { language, version, path: path.to_owned() };
         Ok(())
     }
-}
-
-fn read(dir: &Path, format: Option<ToolCallFormat>) -> Result<Arc<Language>, LoadError> {
-    let language = Language::read(dir)?;
-    Ok(Arc::new(match format {
-        Some(format) => language.with_tool_call_format(format),
-        None => language,
-    }))
 }
 
 #[cfg(test)]
@@ -93,7 +118,8 @@ mod tests {
     #[test]
     fn another_model_has_its_own_text_side_once_its_files_are_read() {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
-        let languages = Languages::read(&demo, None).expect("all its files are there");
+        let languages =
+            Languages::read(&demo, LanguageOrders::default()).expect("all its files are there");
         let model =
             |path: &Path| ModelInfo { path: path.display().to_string(), ..Default::default() };
         assert_eq!(languages.of(&model(&demo)).expect("the same").version, 0);

@@ -82,6 +82,12 @@ impl Checkpoint {
         let files::TokenizerConfig { bos_token, eos_token, .. } = texts;
         Ok(Self { tokenizer, template, bos_token, eos_token, stop_ids, sampling, vision })
     }
+
+    /// This content for a model that is served as text alone: no file about images is read.
+    #[must_use]
+    pub fn without_vision(self) -> Self {
+        Self { vision: None, ..self }
+    }
 }
 
 #[cfg(test)]
