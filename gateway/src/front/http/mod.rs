@@ -12,6 +12,7 @@
 //! - [`sse`]: server-sent events, `streamed` a body of them, `whole` a body that comes at
 //!   once, [`pieces`] its text
 //! - [`error`]: reasons as HTTP statuses
+//! - `files`: files beside texts and images
 //! - [`json`]: bounds of JSON
 //! - [`bodies`]: bodies without a service, for the fuzz targets
 //! - [`aliases`]: the model names that are served
@@ -32,6 +33,7 @@ mod cors;
 mod encoding;
 pub mod error;
 pub mod exchange;
+mod files;
 pub mod json;
 pub mod metrics;
 pub mod number;

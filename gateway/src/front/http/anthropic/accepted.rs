@@ -44,6 +44,34 @@ pub const IMAGE: &[Accepted] = &[
     accepted("transformations", Values::Empty, "anthropic (Python)"),
 ];
 
+/// Of a document, of what a search found and of the tabs of a browser.
+pub const DOCUMENT: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("citations", Values::Any, "anthropic (Python); answers name no places"),
+];
+
+/// Of a file that Anthropic's service keeps.
+pub const KEPT_FILE: &[Accepted] =
+    &[accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks")];
+
+/// Of a summary that Anthropic's service made.
+pub const COMPACTION: &[Accepted] = &[
+    accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
+    accepted("encrypted_content", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("signature", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("tool_changes", Values::Any, "anthropic (Python); the changes stand in the messages"),
+];
+
+/// Of a mark that Anthropic's service left in a message: where another model went on, and the tools
+/// of a server.
+pub const PROVIDER_MARK: &[Accepted] = &[
+    accepted("from", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("mcp_server_name", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("to", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("tools", Values::Any, "anthropic (Python), in messages that it resends"),
+    accepted("trigger", Values::Any, "anthropic (Python), in messages that it resends"),
+];
+
 /// Of a thought.
 pub const THINKING: &[Accepted] = &[accepted(
     "signature",
@@ -55,7 +83,7 @@ pub const THINKING: &[Accepted] = &[accepted(
 pub const TOOL_USE: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
     accepted("caller", Values::Any, "anthropic (Python), in messages that it resends"),
-    accepted("toolset_name", Values::Null, "anthropic (Python), in messages that it resends"),
+    accepted("toolset_name", Values::Any, "anthropic (Python), in messages that it resends"),
 ];
 
 /// Of a reference to a tool, and of a change of tools.
@@ -65,7 +93,7 @@ pub const TOOL_REFERENCE: &[Accepted] =
 /// Of the answer of a tool.
 pub const TOOL_RESULT: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
-    accepted("toolset_name", Values::Null, "anthropic (Python)"),
+    accepted("toolset_name", Values::Any, "anthropic (Python), in messages that it resends"),
 ];
 
 /// Of a tool call that Anthropic's service ran itself.

@@ -6,14 +6,16 @@ use std::collections::HashMap;
 use paceline_proto::limits;
 
 use super::accepted;
-use super::blocks::{image, text};
+use super::blocks::{PlacedPart, browser_state, document, image, search_result, text};
 use super::tools::ToolChange;
 use super::types::{
-    Block, Message, OutputConfig, ProviderResultBlock, ProviderToolUseBlock, RedactedThinkingBlock,
-    ResultBlock, ThinkingBlock, ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
+    Block, CompactionBlock, KeptFile, Message, OutputConfig, ProviderMarkBlock,
+    ProviderResultBlock, ProviderToolUseBlock, RedactedThinkingBlock, ResultBlock, ThinkingBlock,
+    ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::MessagePath;
+use crate::front::http::files::{self, FileSource};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
@@ -128,7 +130,8 @@ impl Turns {
                     self.outputs.push((field, config));
                 }
             }
-            let mut turn = Turn { path, role, is_cleared, open: None, turns: self };
+            let age = files::Turn::of(at, last_user.unwrap_or(0));
+            let mut turn = Turn { path, role, is_cleared, age, open: None, turns: self };
             if !thought.is_empty() {
                 turn.message().message.reasoning = thought;
             }
@@ -182,12 +185,14 @@ struct Turn<'a> {
     role: String,
     /// Whether its text is not shown any more.
     is_cleared: bool,
+    age: files::Turn,
     /// The message that the next block belongs to.
     open: Option<OpenMessage>,
     turns: &'a mut Turns,
 }
 
 impl Turn<'_> {
+    /// Adds a block. Longer than 60 lines: an arm for each type of block.
     fn block(&mut self, place: usize, block: Block) -> Result<(), InferenceError> {
         let path = format!("{}.content[{place}]", self.path);
         match block {
@@ -197,8 +202,31 @@ impl Turn<'_> {
                 self.message().add(path, ContentPartInput::Text(text));
             }
             Block::Image(block) => {
-                let image = image(&path, block)?;
+                let image = image(&path, block, self.age)?;
                 self.message().add(path, image);
+            }
+            Block::Document(block) => {
+                for (path, part) in document(&path, block, self.age)? {
+                    self.message().add(path, part);
+                }
+            }
+            Block::SearchResult(block) => {
+                let found = search_result(&path, block)?;
+                self.message().add(path, found);
+            }
+            Block::ContainerUpload(block) => self.upload(path, block)?,
+            Block::Compaction(CompactionBlock { content, rest }) => {
+                of_role("assistant", &self.role, &path, "compaction")?;
+                check(&format!("{path}."), &rest, accepted::COMPACTION)?;
+                if let Some(summary) = content {
+                    self.text_or_thought();
+                    self.message().add(path, ContentPartInput::Text(summary));
+                }
+            }
+            Block::Fallback(block) | Block::McpToolListing(block) => {
+                let ProviderMarkBlock { rest } = block;
+                self.leave_out(&path, "a mark of the provider")?;
+                check(&format!("{path}."), &rest, accepted::PROVIDER_MARK)?;
             }
             Block::Thinking(ThinkingBlock { thinking, rest }) => {
                 of_role("assistant", &self.role, &path, "thinking")?;
@@ -244,6 +272,18 @@ impl Turn<'_> {
             | Block::TextEditorCodeExecutionToolResult(block)
             | Block::AdvisorToolResult(block)
             | Block::McpToolResult(block) => self.provider_result(&path, block)?,
+        }
+        Ok(())
+    }
+
+    /// A file for code that the provider runs. The provider's own files are left out.
+    fn upload(&mut self, path: String, block: KeptFile) -> Result<(), InferenceError> {
+        let KeptFile { file_id, rest } = block;
+        check(&format!("{path}."), &rest, accepted::KEPT_FILE)?;
+        if self.role != "assistant" {
+            let field = format!("{path}.file_id");
+            let note = files::file(&field, Some(&file_id), &[], FileSource::Elsewhere, self.age)?;
+            self.message().add(path, note);
         }
         Ok(())
     }
@@ -302,8 +342,9 @@ impl Turn<'_> {
                 check_elements(&format!("{path}.content"), blocks.len(), limits::MAX_PARTS)?;
                 for (place, block) in blocks.into_iter().enumerate() {
                     let path = format!("{content_path}[{place}]");
-                    let part = self.result_part(&path, block)?;
-                    open.add(path, part);
+                    for (path, part) in self.result_parts(path, block)? {
+                        open.add(path, part);
+                    }
                 }
             }
         }
@@ -314,21 +355,25 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn result_part(
+    fn result_parts(
         &mut self,
-        path: &str,
+        path: String,
         block: ResultBlock,
-    ) -> Result<ContentPartInput, InferenceError> {
-        match block {
-            ResultBlock::Text(block) => Ok(ContentPartInput::Text(text(path, block)?)),
-            ResultBlock::Image(block) => image(path, block),
+    ) -> Result<Vec<PlacedPart>, InferenceError> {
+        let part = match block {
+            ResultBlock::Document(block) => return document(&path, block, self.age),
+            ResultBlock::Text(block) => ContentPartInput::Text(text(&path, block)?),
+            ResultBlock::Image(block) => image(&path, block, self.age)?,
+            ResultBlock::SearchResult(block) => search_result(&path, block)?,
+            ResultBlock::BrowserState(block) => browser_state(&path, block)?,
             ResultBlock::ToolReference(ToolReferenceBlock { tool_name, rest }) => {
                 check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
                 let text = format!("The tool {tool_name} is offered now.");
                 self.turns.changes.push(ToolChange::Reference { name: tool_name });
-                Ok(ContentPartInput::Text(text))
+                ContentPartInput::Text(text)
             }
-        }
+        };
+        Ok(vec![(path, part)])
     }
 
     /// The open message.

@@ -48,8 +48,12 @@ pub const CHAT: &[Accepted] = &[
 
 /// Of a message of a conversation. Clients resend an assistant's message with all its fields.
 pub const MESSAGE: &[Accepted] = &[
-    accepted("annotations", Values::Empty, "openai (Python), in messages that it resends"),
-    accepted("audio", Values::Null, "openai (Python), in messages that it resends"),
+    accepted(
+        "annotations",
+        Values::Any,
+        "openai (Python), in messages that it resends; the text is whole without its sources",
+    ),
+    accepted("audio", Values::Any, "openai (Python), in messages that it resends"),
     accepted("cache_control", Values::Any, "opencode"),
     accepted("function_call", Values::Null, "openai (Python), in messages that it resends"),
     accepted(

@@ -30,13 +30,15 @@ pub const REQUEST: &[Accepted] = &[
 
 /// Of an item that a client resends.
 pub const ITEM: &[Accepted] = &[
-    accepted("caller", Values::Null, "openai (Python), in items that it resends"),
+    accepted("caller", Values::Any, "openai (Python), in items that it resends"),
+    accepted("environment", Values::Any, "openai (Python), in calls of a shell that it resends"),
     accepted("id", Values::Any, "openai (Python), Codex CLI, in items that they resend"),
     accepted(
         "internal_chat_message_metadata_passthrough",
         Values::Any,
         "Codex CLI, in items that it resends",
     ),
+    accepted("max_output_length", Values::Any, "openai (Python), in items of a shell"),
     accepted("name", Values::Any, "Codex CLI, in answers of tools; the tool call has the name"),
     accepted("namespace", Values::Any, "openai (Python), in answers of tools"),
     accepted(
@@ -48,6 +50,28 @@ pub const ITEM: &[Accepted] = &[
     REASONING_DETAILS,
     accepted("role", Values::Words(&["developer"]), "Codex CLI, in further tools"),
     accepted("status", Values::Any, "openai (Python), in items that it resends"),
+];
+
+/// Types of items that another service made, for itself or of a tool that it ran: summaries that only
+/// it reads, searches, programs, images, tools of servers. The model is not shown them.
+pub const OTHER_SERVICES_ITEMS: &[&str] = &[
+    "code_interpreter_call",
+    "compaction",
+    "compaction_summary",
+    "computer_call",
+    "computer_call_output",
+    "context_compaction",
+    "file_search_call",
+    "ghost_snapshot",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "other",
+    "program",
+    "program_output",
+    "web_search_call",
 ];
 
 /// Tools that OpenAI's service runs itself. Their types may end with a date.
@@ -77,7 +101,11 @@ pub fn is_run_by_provider(kind: &str) -> bool {
 
 /// Of a text.
 pub const TEXT: &[Accepted] = &[
-    accepted("annotations", Values::Empty, "openai (Python), in messages that it resends"),
+    accepted(
+        "annotations",
+        Values::Any,
+        "openai (Python), in messages that it resends; the text is whole without its sources",
+    ),
     accepted("logprobs", Values::Any, "openai (Python), in messages that it resends"),
     accepted(
         "parsed",
@@ -87,9 +115,13 @@ pub const TEXT: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of an image.
-pub const IMAGE: &[Accepted] = &[
-    accepted("file_id", Values::Null, "openai (Python), where it is set to None"),
+/// Of an image and of a sound.
+pub const IMAGE: &[Accepted] =
+    &[accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)")];
+
+/// Of a file.
+pub const FILE: &[Accepted] = &[
+    accepted("detail", Values::Any, "openai (Python); a text is read whole"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::accepted::is_run_by_provider;
+use super::accepted::{OTHER_SERVICES_ITEMS, is_run_by_provider};
+use super::other_types::{AudioPart, FilePart, RefusedItem, ShellCallItem, ShellOutputItem};
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
@@ -70,10 +71,10 @@ pub struct ResponsesRequest {
     pub rest: Rest,
 }
 
-/// An item of a conversation.
+/// An item of a conversation; `None` for one that another service made. The model is not shown it.
 #[derive(Clone, Debug, PartialEq, ToSchema)]
 #[schema(as = ResponsesInputItem)]
-pub struct InputItem(pub Item);
+pub struct InputItem(pub Option<Item>);
 
 /// An item by its type.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
@@ -98,6 +99,24 @@ pub enum Item {
     ToolSearchCall(ToolSearchCallItem),
     /// The tools that it found.
     ToolSearchOutput(ToolSearchOutputItem),
+    /// A command of a shell, as a tool call of `local_shell`.
+    LocalShellCall(ShellCallItem),
+    /// Its output.
+    LocalShellCallOutput(ShellOutputItem),
+    /// Commands of a shell, as a tool call of `shell`.
+    ShellCall(ShellCallItem),
+    /// Their output.
+    ShellCallOutput(ShellOutputItem),
+    /// A change of a file, as a tool call of `apply_patch`.
+    ApplyPatchCall(ShellCallItem),
+    /// What became of it.
+    ApplyPatchCallOutput(ShellOutputItem),
+    /// The name of an item that another service keeps. It is refused.
+    ItemReference(RefusedItem),
+    /// An order to compact the conversation. It is refused.
+    CompactionTrigger(RefusedItem),
+    /// A change of the request's fields. It is refused.
+    ConfigurationUpdate(RefusedItem),
 }
 
 impl<'de> Deserialize<'de> for InputItem {
@@ -107,7 +126,11 @@ impl<'de> Deserialize<'de> for InputItem {
         if item.get("type").is_none_or(Value::is_null) && item.contains_key("role") {
             item.insert("type".into(), "message".into());
         }
-        serde_json::from_value(Value::Object(item)).map(InputItem).map_err(D::Error::custom)
+        let kind = item.get("type").and_then(Value::as_str);
+        if kind.is_some_and(|kind| OTHER_SERVICES_ITEMS.contains(&kind)) {
+            return Ok(Self(None));
+        }
+        serde_json::from_value(Value::Object(item)).map(Self).map_err(D::Error::custom)
     }
 }
 
@@ -144,6 +167,10 @@ pub enum ResponsesPart {
     Refusal(RefusalPart),
     /// An image.
     InputImage(ImagePart),
+    /// A file. A file of text is served; another is refused, or left out of an earlier turn.
+    InputFile(FilePart),
+    /// A sound. It is refused, or left out of an earlier turn.
+    InputAudio(AudioPart),
 }
 
 /// Text.
@@ -175,7 +202,10 @@ pub struct RefusalPart {
 #[schema(as = ResponsesImagePart)]
 pub struct ImagePart {
     /// Address of the image. Only an address that contains the file is served.
-    pub image_url: String,
+    pub image_url: Option<String>,
+    /// Id of a file that another service keeps, in place of the address. It is refused, or left out
+    /// of an earlier turn.
+    pub file_id: Option<String>,
     /// `low` for few pixels; `auto`, `high` or `original` for all that the model reads.
     pub detail: Option<String>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.

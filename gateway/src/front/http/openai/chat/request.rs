@@ -120,7 +120,8 @@ pub enum ChatContent {
 /// A part of a message's content.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatPart {
-    /// `text`, `image_url`, `input_image`, `image` or, of an assistant, `refusal`.
+    /// `text`, `image_url`, `input_image`, `image`, `file`, `input_audio` or, of an assistant,
+    /// `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The text of a part of type `text`.
@@ -135,6 +136,27 @@ pub struct ChatPart {
     pub url: Option<String>,
     /// `detail` of the image, beside its address.
     pub detail: Option<String>,
+    /// The file of a part of type `file`. A file of text is served; another is refused, or left out
+    /// of an earlier turn.
+    pub file: Option<ChatFile>,
+    /// The sound of a part of type `input_audio`. It is refused, or left out of an earlier turn.
+    #[schema(value_type = Option<Object>)]
+    pub input_audio: Option<AnyJson>,
+    /// Fields that are not served.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
+}
+
+/// A file.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
+pub struct ChatFile {
+    /// The file in base64, or a `data:` URL with it.
+    pub file_data: Option<String>,
+    /// Id of a file that another service keeps.
+    pub file_id: Option<String>,
+    /// Name of the file. The model is shown it before the text.
+    pub filename: Option<String>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]

@@ -12,18 +12,20 @@ use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted;
+use super::other_types::{ShellCallItem, ShellOutputItem};
+use super::parts::{parts, said};
 use super::tools::{SEARCH, Tools, custom_arguments, model_name};
 use super::types::{
-    AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, ImagePart, InputItem,
-    Item, MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, RefusalPart,
-    ResponsesPart, ResponsesRequest, TextConfig, TextFormat, TextPart, ToolSearchCallItem,
-    ToolSearchOutputItem,
+    AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, InputItem, Item,
+    MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, ResponsesRequest, TextConfig,
+    TextFormat, ToolSearchCallItem, ToolSearchOutputItem,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
+use crate::front::http::files::Turn;
 use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::{self, TextOr, ToolKind, detail_of};
+use crate::front::http::values::{self, TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -114,8 +116,11 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         TextOr::Text(text) => of_field("input", "user", text),
         TextOr::List(list) => {
             check_elements("input", list.len(), limits::MAX_TURNS)?;
+            let newest = list.iter().rposition(begins_turn).unwrap_or(0);
             for (at, InputItem(item)) in list.into_iter().enumerate() {
-                items.item(format!("input[{at}]"), item)?;
+                if let Some(item) = item {
+                    items.item(format!("input[{at}]"), item, Turn::of(at, newest))?;
+                }
             }
         }
     }
@@ -179,6 +184,21 @@ fn decrypted(text: &str) -> Option<String> {
     String::from_utf8(bytes.ok()?).ok()
 }
 
+/// Whether the items before this one are of earlier turns: the user or the model says something.
+fn begins_turn(InputItem(item): &InputItem) -> bool {
+    match item {
+        Some(Item::Message(message)) => ["user", "assistant"].contains(&message.role.as_str()),
+        Some(
+            Item::FunctionCall(_)
+            | Item::CustomToolCall(_)
+            | Item::LocalShellCall(_)
+            | Item::ShellCall(_)
+            | Item::ApplyPatchCall(_),
+        ) => true,
+        Some(_) | None => false,
+    }
+}
+
 /// A conversation in the making. Neighbours of one author become one message later.
 #[derive(Default)]
 struct Items {
@@ -195,7 +215,8 @@ impl Items {
         self.paths.push(path);
     }
 
-    fn item(&mut self, path: String, item: Item) -> Result<(), InferenceError> {
+    /// Adds an item. Longer than 60 lines: an arm for each type of item.
+    fn item(&mut self, path: String, item: Item, turn: Turn) -> Result<(), InferenceError> {
         let check = |rest| check(&format!("{path}."), rest, accepted::ITEM);
         let mut place = MessagePath::new(path.as_str());
         let made = match item {
@@ -205,7 +226,7 @@ impl Items {
                     item;
                 let texts = [reasoning_content, thinking, reasoning];
                 let reasoning = values::thought(&format!("{path}."), &role, texts)?;
-                let content = parts(&mut place, &format!("{path}.content"), content)?;
+                let content = parts(&mut place, &format!("{path}.content"), content, turn)?;
                 MessageInput { reasoning, ..message(&role, content) }
             }
             Item::Reasoning(item) => {
@@ -230,9 +251,46 @@ impl Items {
                 check(&item.rest)?;
                 let OutputItem { call_id, output, rest: _ } = item;
                 place.record("tool_call_id", format!("{path}.call_id"));
-                let content = parts(&mut place, &format!("{path}.output"), output)?;
-                let name = self.called.get(&call_id).cloned().unwrap_or_default();
-                MessageInput { tool_call_id: call_id, name, ..message("tool", content) }
+                let content = parts(&mut place, &format!("{path}.output"), output, turn)?;
+                self.tool_answer(call_id, content)
+            }
+            Item::LocalShellCall(item) => {
+                check(&item.rest)?;
+                self.shell_call(&mut place, &path, "local_shell", item)
+            }
+            Item::ShellCall(item) => {
+                check(&item.rest)?;
+                self.shell_call(&mut place, &path, "shell", item)
+            }
+            Item::ApplyPatchCall(item) => {
+                check(&item.rest)?;
+                self.shell_call(&mut place, &path, "apply_patch", item)
+            }
+            Item::LocalShellCallOutput(item)
+            | Item::ShellCallOutput(item)
+            | Item::ApplyPatchCallOutput(item) => {
+                check(&item.rest)?;
+                let ShellOutputItem { call_id, id, output, rest: _ } = item;
+                place.record("content[0]", format!("{path}.output"));
+                place.record("tool_call_id", format!("{path}.call_id"));
+                let text = match output.0 {
+                    Value::Null => String::new(),
+                    Value::String(text) => text,
+                    other => other.to_string(),
+                };
+                self.tool_answer(call_id.or(id).unwrap_or_default(), vec![said(text)])
+            }
+            Item::ItemReference(_) => {
+                let expected = "the item itself, because this service keeps no conversation";
+                return Err(InferenceError::invalid(&path, expected, "an item_reference"));
+            }
+            Item::ConfigurationUpdate(_) => {
+                let expected = "another item, because these settings are fields of the request";
+                return Err(InferenceError::invalid(&path, expected, "a configuration_update"));
+            }
+            Item::CompactionTrigger(_) => {
+                let expected = "another item, because this service compacts no conversation";
+                return Err(InferenceError::invalid(&path, expected, "a compaction_trigger"));
             }
             Item::AdditionalTools(AdditionalToolsItem { tools, rest }) => {
                 check(&rest)?;
@@ -289,6 +347,26 @@ impl Items {
         Ok(Some(MessageInput { tool_call_id: call_id, name, ..message("tool", vec![said(text)]) }))
     }
 
+    /// The answer of a tool.
+    fn tool_answer(&self, call_id: String, content: Vec<ContentPartInput>) -> MessageInput {
+        let name = self.called.get(&call_id).cloned().unwrap_or_default();
+        MessageInput { tool_call_id: call_id, name, ..message("tool", content) }
+    }
+
+    /// A call of a tool that has its own type of item, as a tool call of this name.
+    fn shell_call(
+        &mut self,
+        place: &mut MessagePath,
+        path: &str,
+        name: &str,
+        item: ShellCallItem,
+    ) -> MessageInput {
+        let ShellCallItem { call_id, id, action, operation, rest: _ } = item;
+        place_tool_call(place, path, if action.is_some() { "action" } else { "operation" });
+        let arguments = action.or(operation).unwrap_or_default().input();
+        self.tool_call(call_id.or(id).unwrap_or_default(), None, name, arguments)
+    }
+
     /// A message of one tool call.
     fn tool_call(
         &mut self,
@@ -313,51 +391,6 @@ fn place_tool_call(place: &mut MessagePath, path: &str, arguments: &str) {
 
 fn message(role: &str, content: Vec<ContentPartInput>) -> MessageInput {
     MessageInput { role: role.to_owned(), content, ..Default::default() }
-}
-
-fn said(text: String) -> ContentPartInput {
-    ContentPartInput::Text(text)
-}
-
-/// The parts of a message, which stand at `path`; at least an empty text.
-fn parts(
-    place: &mut MessagePath,
-    path: &str,
-    content: Option<TextOr<ResponsesPart>>,
-) -> Result<Vec<ContentPartInput>, InferenceError> {
-    let list = match content {
-        Some(TextOr::List(list)) if !list.is_empty() => list,
-        other => {
-            place.record("content[0]", path);
-            let text = match other {
-                Some(TextOr::Text(text)) => text,
-                _ => String::new(),
-            };
-            return Ok(vec![said(text)]);
-        }
-    };
-    check_elements(path, list.len(), limits::MAX_PARTS)?;
-    let part = |(at, part): (usize, ResponsesPart)| {
-        place.record(format!("content[{at}]"), format!("{path}[{at}]"));
-        let path = format!("{path}[{at}].");
-        match part {
-            ResponsesPart::InputText(TextPart { text, rest })
-            | ResponsesPart::OutputText(TextPart { text, rest }) => {
-                check(&path, &rest, accepted::TEXT)?;
-                Ok(said(text))
-            }
-            ResponsesPart::Refusal(RefusalPart { refusal, rest }) => {
-                check(&path, &rest, accepted::TEXT)?;
-                Ok(said(refusal))
-            }
-            ResponsesPart::InputImage(ImagePart { image_url: url, detail, rest }) => {
-                check(&path, &rest, accepted::IMAGE)?;
-                let detail = detail_of(&format!("{path}detail"), detail)?;
-                Ok(ContentPartInput::ImageUrl { url, detail })
-            }
-        }
-    };
-    list.into_iter().enumerate().map(part).collect()
 }
 
 /// The text of a thought: as it is, as this service hid it, or its summary. A thought that another

@@ -108,6 +108,46 @@ fn each_item_is_a_message() {
 }
 
 #[test]
+fn calls_of_a_shell_are_tool_calls_and_their_outputs_results() {
+    let decoded = served(json!({"input": [
+        {"role": "user", "content": "a"},
+        {"type": "local_shell_call", "id": "l0", "call_id": "c1", "status": "completed",
+            "action": {"type": "exec", "command": ["ls"], "timeout_ms": null}},
+        {"type": "local_shell_call_output", "id": "c1", "output": "x", "status": "completed"},
+        {"type": "local_shell_call", "id": "c2", "call_id": null, "action": {"command": []}},
+        {"type": "function_call_output", "call_id": "c2", "output": "y"},
+        {"type": "shell_call", "call_id": "c3", "action": {"commands": ["ls"]}, "environment": null},
+        {"type": "shell_call_output", "call_id": "c3", "max_output_length": 9,
+            "output": [{"stdout": "o", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+        {"type": "apply_patch_call", "call_id": "c4", "status": "completed",
+            "operation": {"type": "delete_file", "path": "p"}},
+        {"type": "apply_patch_call_output", "call_id": "c4", "status": "completed", "output": null},
+    ]}));
+    let place = |inner| decoded.paths.translate(InferenceError::invalid(inner, "a", "b")).field;
+    for (inner, outer) in [
+        ("messages[1].tool_calls[0].arguments", "input[1].action"),
+        ("messages[2].content[0]", "input[2].output"),
+        ("messages[7].tool_calls[0].arguments", "input[7].operation"),
+    ] {
+        assert_eq!(place(inner).as_deref(), Some(outer), "{inner}");
+    }
+    assert_eq!(
+        short(&conversation(decoded).messages),
+        [
+            "user:a",
+            r#"assistant: !c1 local_shell{"type":"exec","command":["ls"],"timeout_ms":null}"#,
+            "tool:x @c1 local_shell",
+            r#"assistant: !c2 local_shell{"command":[]}"#,
+            "tool:y @c2 local_shell",
+            r#"assistant: !c3 shell{"commands":["ls"]}"#,
+            r#"tool:[{"stdout":"o","stderr":"","outcome":{"type":"exit","exit_code":0}}] @c3 shell"#,
+            r#"assistant: !c4 apply_patch{"type":"delete_file","path":"p"}"#,
+            "tool: @c4 apply_patch",
+        ]
+    );
+}
+
+#[test]
 fn a_resent_thought_is_read_from_its_text_then_from_its_hidden_form_then_from_its_summary() {
     let text = |kind: &str, text: &str| json!({"type": kind, "text": text});
     let thought = |mut item: Value| {
@@ -233,10 +273,7 @@ fn what_is_not_served_is_refused_by_its_path() {
     let item = |item: Value| json!({ "input": [item] });
     let strange = json!({"type": "message", "role": "user", "content": "a", "mood": 1});
     refused(item(strange), "input[0].mood", "does not serve");
-    let part = json!({"type": "output_text", "text": "a", "annotations": [1]});
-    let cited = json!({"role": "assistant", "content": [part]});
-    refused(item(cited), "input[0].content[0].annotations", "does not serve");
-    let kind = json!({"type": "computer_call", "call_id": "c"});
+    let kind = json!({"type": "mood", "call_id": "c"});
     assert!(serde_json::from_value::<ResponsesRequest>(with(item(kind))).is_err());
 }
 

@@ -7,13 +7,15 @@ use paceline_proto::limits;
 use paceline_vocabulary::generation::TextForm;
 
 use super::request::{
-    CalledFunction, ChatCompletionRequest, ChatFields, ChatFunction, ChatMessage, ChatPart,
-    ChatTool, ChatToolCall, ImageAddress, ImageSource, NamedSchema, ResponseFormat, UsageSwitch,
+    CalledFunction, ChatCompletionRequest, ChatFields, ChatFile, ChatFunction, ChatMessage,
+    ChatPart, ChatTool, ChatToolCall, ImageAddress, ImageSource, NamedSchema, ResponseFormat,
+    UsageSwitch,
 };
 use super::thinking::{ThinkingFields, thoughts};
 use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldPaths;
+use crate::front::http::files::{self, FileSource, Turn};
 use crate::front::http::number::{MaxTokensOrNone, OrNone, TopLogprobs};
 use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
@@ -79,7 +81,10 @@ pub(crate) fn chat(
         thinking,
         reasoning,
     })?;
-    let messages = messages.into_iter().enumerate().map(|(at, one)| message(at, one));
+    let begins_turn = |one: &ChatMessage| ["user", "assistant"].contains(&one.role.as_str());
+    let newest = messages.iter().rposition(begins_turn).unwrap_or(0);
+    let messages = messages.into_iter().enumerate();
+    let messages = messages.map(|(at, one)| message(at, one, Turn::of(at, newest)));
     let messages = messages.collect::<Result<_, _>>()?;
     let tools = tools.unwrap_or_default().into_iter().enumerate().map(|(at, one)| tool(at, one));
     let tools: Vec<ToolInput> = tools.collect::<Result<_, _>>()?;
@@ -172,7 +177,7 @@ fn reported(
     }
 }
 
-fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceError> {
+fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput, InferenceError> {
     let ChatMessage {
         role,
         content,
@@ -218,7 +223,8 @@ fn message(at: usize, message: ChatMessage) -> Result<MessageInput, InferenceErr
         Some(TextOr::Text(text)) => vec![ContentPartInput::Text(text)],
         Some(TextOr::List(parts)) => {
             let parts = parts.into_iter().enumerate();
-            parts.map(|(place, part)| content_part(&path, place, part)).collect::<Result<_, _>>()?
+            let parts = parts.map(|(place, part)| content_part(&path, place, part, turn));
+            parts.collect::<Result<_, _>>()?
         }
     };
     let reasoning = thought(&path, &role, [reasoning_content, thinking, reasoning])?;
@@ -236,8 +242,10 @@ fn content_part(
     path: &str,
     place: usize,
     part: ChatPart,
+    turn: Turn,
 ) -> Result<ContentPartInput, InferenceError> {
-    let ChatPart { kind, text, refusal, image_url, image, url, detail, rest } = part;
+    let ChatPart { kind, text, refusal, image_url, image, url, detail, file, input_audio, rest } =
+        part;
     let path = format!("{path}content[{place}].");
     let field = |name: &str| format!("{path}{name}");
     let text = match (kind.as_str(), text, refusal) {
@@ -251,17 +259,43 @@ fn content_part(
     check(&path, &rest, accepted::PART)?;
     let images = ImageFields { image_url, image, url: url.map(ImageSource::Address), detail };
     match (kind.as_str(), text) {
+        ("file", None) if images.is_none() && input_audio.is_none() => {
+            file_part(&field("file"), file, turn)
+        }
+        ("input_audio", None) if images.is_none() && file.is_none() => {
+            files::sound(&field("input_audio"), turn)
+        }
+        (kind, _) if file.is_some() || input_audio.is_some() => {
+            let other = if file.is_some() { "file" } else { "input_audio" };
+            Err(alone(&field(other), kind))
+        }
         ("text" | "refusal", Some(text)) if images.is_none() => Ok(ContentPartInput::Text(text)),
         ("image_url" | "input_image" | "image", None) => images.part(&path, &kind),
         (kind @ ("text" | "refusal"), _) => Err(alone(&field(kind), kind)),
-        (kind @ ("image_url" | "input_image" | "image"), Some(_)) => {
+        (kind @ ("image_url" | "input_image" | "image" | "file" | "input_audio"), _) => {
             Err(alone(&field("text"), kind))
         }
         (other, _) => {
-            let expected = "text, image_url, input_image or image, the types that are served";
+            let expected = "text, image_url, input_image, image or file, the types that are served";
             Err(InferenceError::invalid(&field("type"), expected, quoted(other)))
         }
     }
+}
+
+/// The file of a part, which is at `path`.
+fn file_part(
+    path: &str,
+    file: Option<ChatFile>,
+    turn: Turn,
+) -> Result<ContentPartInput, InferenceError> {
+    let ChatFile { file_data, file_id, filename, rest } = file.unwrap_or_default();
+    check(&format!("{path}."), &rest, &[])?;
+    let (name, source) = match (&file_data, &file_id) {
+        (Some(data), None) => ("file_data", FileSource::Encoded(data)),
+        (None, Some(_)) => ("file_id", FileSource::Elsewhere),
+        _ => return Err(alone(&format!("{path}.file_data"), "file_data or file_id")),
+    };
+    files::file(&format!("{path}.{name}"), filename.as_deref(), &[], source, turn)
 }
 
 fn alone(field: &str, kind: &str) -> InferenceError {

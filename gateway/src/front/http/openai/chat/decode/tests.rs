@@ -275,7 +275,9 @@ fn fields_and_parts_that_are_not_served_are_refused_by_their_path() {
     let part = |part: Value| with(json!({"role": "user", "content": [part]}));
     for (request, field) in [
         (with(json!({"role": "user", "content": "x", "weight": 1})), "messages[0].weight"),
-        (part(json!({"type": "input_audio"})), "messages[0].content[0].type"),
+        (part(json!({"type": "input_video"})), "messages[0].content[0].type"),
+        (part(json!({"type": "file"})), "messages[0].content[0].file.file_data"),
+        (part(json!({"type": "text", "text": "a", "file": {}})), "messages[0].content[0].file"),
         (part(json!({"type": "text"})), "messages[0].content[0].text"),
         (part(json!({"type": "text", "text": "a", "x": 1})), "messages[0].content[0].x"),
         (

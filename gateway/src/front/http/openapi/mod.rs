@@ -4,13 +4,15 @@
 //! A schema of a request has the served fields of its type and the accepted ones of the protocol's
 //! table, and no others.
 
+mod accepted_fields;
+
 use std::path::{Path, PathBuf};
 
 use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::accepted::{Accepted, Values};
+use super::accepted::Values;
 use super::anthropic::CountedTokens;
 use super::anthropic::answer::MessagesAnswer;
 use super::anthropic::error::MessagesErrorBody;
@@ -27,7 +29,7 @@ use super::page::orders::OrderRequest;
 use super::page::report::StatusReport;
 use super::responses::answer::ResponsesAnswer;
 use super::responses::types::ResponsesRequest;
-use super::{Health, anthropic, openai, responses};
+use super::{Health, anthropic, responses};
 use crate::service_report::orders::OrderReport;
 
 /// Statuses of errors that a path may answer with.
@@ -73,79 +75,14 @@ const ERRORS: &[(u16, &str)] = &[
     StatusReport,
     // Only in lists of a generic type, which has copies of them.
     anthropic::types::Block,
+    anthropic::types::ContentBlock,
+    responses::types::Item,
     anthropic::types::ResultBlock,
     anthropic::types::SystemBlock,
     responses::types::InputItem,
     responses::types::ResponsesPart,
 )))]
 struct Schemas;
-
-/// The accepted fields of each type of a request.
-const ACCEPTED: &[(&str, &[Accepted])] = &[
-    ("ChatCompletionRequest", openai::accepted::CHAT),
-    ("ChatMessage", openai::accepted::MESSAGE),
-    ("ChatPart", openai::accepted::PART),
-    ("ImageAddress", openai::accepted::IMAGE),
-    ("ChatTool", openai::accepted::TOOL),
-    ("ChatFunction", openai::accepted::FUNCTION),
-    ("ChatToolCall", openai::accepted::TOOL_CALL),
-    ("CalledFunction", openai::accepted::CALLED),
-    ("ResponseFormat", openai::accepted::FORMAT),
-    ("NamedSchema", openai::accepted::FORMAT),
-    ("ThinkingSwitch", openai::accepted::THINKING),
-    ("ReasoningSwitch", openai::accepted::REASONING),
-    ("UsageSwitch", &[]),
-    ("Extension", &[]),
-    ("StreamOptions", openai::accepted::STREAM),
-    ("CompletionRequest", openai::accepted::COMPLETIONS),
-    ("ResponsesRequest", responses::accepted::REQUEST),
-    ("ResponsesMessageItem", responses::accepted::ITEM),
-    ("ResponsesReasoningItem", responses::accepted::ITEM),
-    ("ResponsesFunctionCallItem", responses::accepted::ITEM),
-    ("ResponsesCustomToolCallItem", responses::accepted::ITEM),
-    ("ResponsesOutputItem", responses::accepted::ITEM),
-    ("ResponsesAdditionalToolsItem", responses::accepted::ITEM),
-    ("ResponsesToolSearchCallItem", responses::accepted::ITEM),
-    ("ResponsesToolSearchOutputItem", responses::accepted::ITEM),
-    ("ResponsesTextPart", responses::accepted::TEXT),
-    ("ResponsesRefusalPart", responses::accepted::TEXT),
-    ("ResponsesImagePart", responses::accepted::IMAGE),
-    ("ResponsesReasoningText", &[]),
-    ("ResponsesPlainFormat", &[]),
-    ("ResponsesGrammarFormat", &[]),
-    ("ResponsesFunctionTool", responses::accepted::FUNCTION),
-    ("ResponsesCustomTool", responses::accepted::TOOL),
-    ("ResponsesNamespaceTool", responses::accepted::TOOL),
-    ("ResponsesToolSearchTool", responses::accepted::TOOL_SEARCH),
-    ("ResponsesReasoning", responses::accepted::REASONING),
-    ("ResponsesTextConfig", responses::accepted::TEXT_CONFIG),
-    ("ResponsesTextFormat", responses::accepted::FORMAT),
-    ("MessagesRequest", anthropic::accepted::REQUEST),
-    ("MessagesMessage", anthropic::accepted::MESSAGE),
-    ("MessagesTextBlock", anthropic::accepted::TEXT),
-    ("MessagesImageBlock", anthropic::accepted::IMAGE),
-    ("MessagesImageFile", &[]),
-    ("MessagesImageUrl", &[]),
-    ("MessagesThinkingBlock", anthropic::accepted::THINKING),
-    ("MessagesRedactedThinkingBlock", anthropic::accepted::THINKING),
-    ("MessagesToolReferenceBlock", anthropic::accepted::TOOL_REFERENCE),
-    ("MessagesProviderToolUseBlock", anthropic::accepted::PROVIDER_TOOL_USE),
-    ("MessagesProviderResultBlock", anthropic::accepted::PROVIDER_RESULT),
-    ("MessagesToolSearchResultBlock", anthropic::accepted::TOOL_SEARCH_RESULT),
-    ("MessagesFoundTools", &[]),
-    ("MessagesToolSearchError", anthropic::accepted::TOOL_SEARCH_ERROR),
-    ("MessagesToolChangeBlock", anthropic::accepted::TOOL_REFERENCE),
-    ("MessagesNamedTool", anthropic::accepted::TOOL_REFERENCE),
-    ("MessagesDefinedTool", anthropic::accepted::TOOL_REFERENCE),
-    ("MessagesOutputFormat", &[]),
-    ("MessagesContextManagement", &[]),
-    ("MessagesToolUseBlock", anthropic::accepted::TOOL_USE),
-    ("MessagesToolResultBlock", anthropic::accepted::TOOL_RESULT),
-    ("MessagesTool", anthropic::accepted::TOOL),
-    ("MessagesToolChoice", anthropic::accepted::TOOL_CHOICE),
-    ("MessagesThinking", anthropic::accepted::THINKING_CONFIG),
-    ("MessagesOutputConfig", anthropic::accepted::OUTPUT_CONFIG),
-];
 
 /// How a path is answered.
 struct Answering<'a> {
@@ -377,7 +314,7 @@ fn with_errors(ok: &Value, error: &str) -> Value {
 fn schemas() -> Map<String, Value> {
     let document = serde_json::to_value(Schemas::openapi()).expect("JSON");
     let mut schemas = document["components"]["schemas"].as_object().expect("schemas").clone();
-    for (name, table) in ACCEPTED {
+    for (name, table) in accepted_fields::ACCEPTED {
         let schema = schemas.get_mut(*name).unwrap_or_else(|| panic!("no schema {name}"));
         schema["additionalProperties"] = Value::Bool(false);
         let schema = schema.as_object_mut().expect("an object");
@@ -403,8 +340,13 @@ fn schemas() -> Map<String, Value> {
     let closed = schemas.clone();
     let mut joined = Vec::new();
     schemas.values_mut().for_each(|schema| joined.extend(join_tags(schema, &closed)));
-    // An item without its type is a message.
-    let forms = [reference("ResponsesItem"), reference("ResponsesMessageItem")];
+    // An item without its type is a message. Items of other services have any fields.
+    let kind = json!({ "type": "string", "enum": responses::accepted::OTHER_SERVICES_ITEMS });
+    let left_out = json!({
+        "type": "object", "description": "An item that another service made. It is left out.",
+        "properties": { "type": kind }, "required": ["type"],
+    });
+    let forms = [reference("ResponsesItem"), reference("ResponsesMessageItem"), left_out];
     let item = json!({ "anyOf": forms, "description": "An item of a conversation." });
     schemas.insert("ResponsesInputItem".to_owned(), item);
     let text = Value::from(schemas.clone()).to_string();

@@ -1,6 +1,8 @@
 //! A request of the Messages protocol, with the fields that are served. All other fields of an
 //! object are in its `rest`, which [`super::accepted`] checks.
 
+mod documents;
+
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -8,6 +10,11 @@ use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{MaxTokens, TopK};
 use crate::front::http::values::TextOr;
+
+pub use documents::{
+    BrowserStateBlock, CompactionBlock, ContentBlock, ContentSource, DocumentBlock, DocumentSource,
+    ProviderMarkBlock, SearchResultBlock,
+};
 
 /// A request of `/v1/messages` and of `/v1/messages/count_tokens`.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
@@ -95,6 +102,18 @@ pub enum Block {
     Text(TextBlock),
     /// An image.
     Image(ImageBlock),
+    /// A document. Its text is served; a PDF is refused, or left out of an earlier turn.
+    Document(DocumentBlock),
+    /// What a search of the client found.
+    SearchResult(SearchResultBlock),
+    /// A file for code that Anthropic's service runs. The model is not shown it.
+    ContainerUpload(KeptFile),
+    /// A summary of earlier messages, which Anthropic's service made.
+    Compaction(CompactionBlock),
+    /// A mark where another model of Anthropic's service went on. The model is not told of it.
+    Fallback(ProviderMarkBlock),
+    /// Tools of a server, which Anthropic's service listed. The model is not told of them.
+    McpToolListing(ProviderMarkBlock),
     /// A thought of the assistant.
     Thinking(ThinkingBlock),
     /// A thought of the assistant that another service hid. The model is not told of it.
@@ -138,6 +157,12 @@ pub enum ResultBlock {
     Text(TextBlock),
     /// An image.
     Image(ImageBlock),
+    /// A document, as in a message.
+    Document(DocumentBlock),
+    /// What a search found.
+    SearchResult(SearchResultBlock),
+    /// The tabs of the client's browser. The model is shown them as JSON.
+    BrowserState(BrowserStateBlock),
     /// A tool that the client's search found. It is offered from here on.
     ToolReference(ToolReferenceBlock),
 }
@@ -175,6 +200,20 @@ pub enum ImageSource {
     Base64(ImageFile),
     /// An address. Only an address that contains the file is served.
     Url(ImageUrl),
+    /// A file that Anthropic's service keeps. It is refused, or left out of an earlier turn.
+    File(KeptFile),
+}
+
+/// A file that Anthropic's service keeps.
+#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
+#[schema(as = MessagesKeptFile)]
+pub struct KeptFile {
+    /// Id of the file there.
+    pub file_id: String,
+    /// Fields that no other member takes; `accepted` refuses those without a place in its table.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Rest,
 }
 
 /// The file of an image in base64.
