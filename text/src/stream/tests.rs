@@ -101,6 +101,21 @@ fn thoughts_are_told_from_the_answer() {
     }
 }
 
+/// A tag that is ordinary text for the tokenizer could be the answer's own text. It is a tag in
+/// front of the answer alone, where every published template has it.
+#[test]
+fn a_tag_of_thoughts_in_ordinary_text_counts_in_front_of_the_answer_alone() {
+    let check = |answer: &str, expected: &[&str]| {
+        check_as(ToolCallFormat::Hermes, false, &offered(), answer, expected);
+    };
+    check("\n<think>a</think>b", &["text \n", "thought a", "text b"]);
+    for answer in ["a <think>b</think> c", "a</think>b", "</think>", "<thinking>a</thinking>"] {
+        check(answer, &[&format!("text {answer}")]);
+    }
+    check("<think>a</think>b <think>c</think>", &["thought a", "text b <think>c</think>"]);
+    check("<think>a <think> b</think>c", &["thought a <think> b", "text c"]);
+}
+
 #[test]
 fn tags_that_are_tokens_are_no_characters_and_without_tools_there_is_no_tool_call() {
     let answer = "a<think>b</think><tool_call>{\"name\": \"read\"}</tool_call>";
