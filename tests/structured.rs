@@ -336,3 +336,36 @@ fn requests_without_a_schema_are_served_while_dear_schemas_compile() {
     }
     stack.stop();
 }
+
+#[test]
+#[ignore = "needs Qwen2.5-Coder-1.5B-Instruct in 4 bits, in the directory that PACELINE_TEST_CODER names"]
+fn forced_tool_calls_of_a_real_model_end_by_themselves() {
+    let dir = std::env::var("PACELINE_TEST_CODER").expect("PACELINE_TEST_CODER names a checkpoint");
+    let stack = Stack::ready(&format!("target.model = {dir:?}\ndrafter.model = \"\"\n"));
+    let tool = |name: &str, properties: Value| {
+        let required: Vec<String> =
+            properties.as_object().expect("an object").keys().cloned().collect();
+        let parameters = json!({"type": "object", "properties": properties, "required": required});
+        json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+    };
+    let weather =
+        json!({"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["C", "F"]}});
+    let hour = json!({"type": "integer", "minimum": 0, "maximum": 23});
+    let alarm = json!({"hour": hour, "label": {"type": "string", "maxLength": 16}});
+    let tools = json!([tool("get_weather", weather), tool("set_alarm", alarm)]);
+    let named = json!({"type": "function", "function": {"name": "get_weather"}});
+    for place in ["Paris", "Oslo", "Cairo", "Lima", "the kitchen"] {
+        for question in
+            ["How warm is it in PLACE?", "Wake me at 7 in PLACE.", "Hi from PLACE", "PLACE"]
+        {
+            let question = question.replace("PLACE", place);
+            let choice = if question.len() % 2 == 0 { json!("required") } else { named.clone() };
+            let body = json!({
+                "messages": [{"role": "user", "content": question}],
+                "tools": tools, "tool_choice": choice, "max_tokens": 200, "temperature": 0.0,
+            });
+            let answer = served(&stack, "/v1/chat/completions", &body);
+            assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{question}: {answer}");
+        }
+    }
+}

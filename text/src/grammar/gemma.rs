@@ -69,7 +69,7 @@ pub(super) fn calls(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<String
     };
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     Ok(format!(
-        "calls: call (GAP? call)*\n\
+        "calls: call (GAP? call)* GAP?\n\
          call: {open} inside\n\
          inside: ({}) \"}}\" {close}\n\
          pairs: pair (\",\" pair)*\n\

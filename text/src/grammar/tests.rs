@@ -263,6 +263,33 @@ fn hermes_tool_calls_have_the_names_and_arguments_of_the_tools() {
     }
 }
 
+/// One tool call in each family that writes several.
+fn calls_between_tags() -> [(ToolCallFormat, &'static [&'static str], &'static str); 3] {
+    let hermes = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    let xml =
+        "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>";
+    let words: &[&str] = &["<tool_call>", "</tool_call>"];
+    let gemma: &[&str] = &["<|tool_call>", "<tool_call|>", "<|\"|>"];
+    [
+        (ToolCallFormat::Hermes, words, hermes),
+        (ToolCallFormat::QwenXml, words, xml),
+        (ToolCallFormat::Gemma4, gemma, "<|tool_call>call:f{x:1}<tool_call|>"),
+    ]
+}
+
+#[test]
+fn white_space_may_end_forced_tool_calls() {
+    for (format, words, f) in calls_between_tags() {
+        for words in [words, &[]] {
+            let family = Family::new(format, false, words);
+            let [line, lines, both] = [format!("{f}\n"), format!("{f}\n\n"), format!("{f}\n{f}\n")];
+            let bad = [format!("{f}\nDone."), format!("{f} x"), format!("{f}\n\n\n\n\n\n")];
+            let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+            family.check(required(), false, &[f, &line, &lines, &both], &bad);
+        }
+    }
+}
+
 #[test]
 fn tagged_tool_calls_have_their_parameters_in_order() {
     let call = |inside: &str| format!("<tool_call>\n<function={inside}</function>\n</tool_call>");

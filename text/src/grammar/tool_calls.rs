@@ -89,7 +89,8 @@ fn json_calls(
 fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
-    let mut rules = format!("calls: call (GAP? call)*\ncall: {open} inside\n");
+    // Models end their lines before their answers.
+    let mut rules = format!("calls: call (GAP? call)* GAP?\ncall: {open} inside\n");
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
     ToolCalls { rules, beside_text: beside_text(model) }
 }
