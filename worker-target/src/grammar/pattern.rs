@@ -79,6 +79,53 @@ pub(super) fn check(pattern: &str, kind: Kind) -> Result<(), PatternFault> {
     })
 }
 
+/// The pattern of a JSON text for which the compiler enforces `pattern`; `None` if it is `pattern`.
+///
+/// The compiler (`derivre` 0.3.13, `json_quote`) takes a class that has all control characters, or all
+/// but the line break, for one with the quote and the backslash, once these are escaped. In a class
+/// without U+0000 it takes each character for itself. No text needs U+0000.
+pub(super) fn of_json(pattern: &str) -> Option<String> {
+    let parsed = ParserBuilder::new().build().parse(&regex_to_lark(pattern, "dw")).ok()?;
+    let mut is_changed = false;
+    let pattern = without_nul(parsed, &mut is_changed);
+    is_changed.then(|| pattern.to_string())
+}
+
+/// The expression without U+0000 in classes that lack the quote or the backslash.
+fn without_nul(hir: Hir, is_changed: &mut bool) -> Hir {
+    match hir.into_kind() {
+        HirKind::Class(hir::Class::Unicode(mut class)) => {
+            let has = |character: char| {
+                class.iter().any(|range| (range.start()..=range.end()).contains(&character))
+            };
+            if has('\0') && !(has('"') && has('\\')) {
+                let nul = [hir::ClassUnicodeRange::new('\0', '\0')];
+                class.difference(&hir::ClassUnicode::new(nul));
+                *is_changed = true;
+            }
+            Hir::class(hir::Class::Unicode(class))
+        }
+        HirKind::Repetition(mut repeated) => {
+            repeated.sub = Box::new(without_nul(*repeated.sub, is_changed));
+            Hir::repetition(repeated)
+        }
+        HirKind::Capture(mut group) => {
+            group.sub = Box::new(without_nul(*group.sub, is_changed));
+            Hir::capture(group)
+        }
+        HirKind::Concat(all) => {
+            Hir::concat(all.into_iter().map(|one| without_nul(one, is_changed)).collect())
+        }
+        HirKind::Alternation(all) => {
+            Hir::alternation(all.into_iter().map(|one| without_nul(one, is_changed)).collect())
+        }
+        HirKind::Class(class) => Hir::class(class),
+        HirKind::Literal(literal) => Hir::literal(literal.0),
+        HirKind::Look(look) => Hir::look(look),
+        HirKind::Empty => Hir::empty(),
+    }
+}
+
 /// The place in the client's text of a place in the text that is read.
 fn origin(pattern: &str, ascii: &str, offset: usize) -> usize {
     let (mut start, mut read) = (0, 0);
@@ -324,6 +371,18 @@ mod tests {
             "[^\\D]",
         ] {
             check(pattern, Kind::Schema).unwrap_or_else(|fault| panic!("{pattern}: {fault}"));
+        }
+    }
+
+    #[test]
+    fn a_class_without_the_quote_is_written_for_the_compiler_of_json() {
+        for pattern in ["^[^\"]*$", "^(a|[^\\\\]+)$", "[^\"\\n]{2,3}", "(?<x>[^\"])b"] {
+            let written = of_json(pattern).expect("changed");
+            assert_eq!(of_json(&written), None, "{written}");
+            check(&written, Kind::Schema).unwrap_or_else(|fault| panic!("{written}: {fault}"));
+        }
+        for pattern in ["^[a-z]*$", ".*", "[^a]", "\\S+", "[^\"\\x00]", "a|b", ""] {
+            assert_eq!(of_json(pattern), None, "{pattern}");
         }
     }
 

@@ -119,6 +119,23 @@ fn person() -> GrammarSource {
 }
 
 #[test]
+fn a_pattern_excludes_a_character_in_its_escaped_form_too() {
+    let vocabulary = byte_vocabulary();
+    for (pattern, excluded, other) in [("^[^\"]*$", b'"', b'\\'), ("^(a|[^\\\\\n])*$", b'\\', b'"')]
+    {
+        let text = json!({"type": "string", "pattern": pattern});
+        let nested = json!({"type": "array", "items": text, "minItems": 1});
+        for (schema, begin) in [(schema(&text), "\"a\\"), (schema(&nested), "[\"a\\")] {
+            let state = state(&vocabulary, &schema, END);
+            state.follow(&bytes(begin));
+            let allowed = state.allowed(&[]);
+            let allows = |byte: u8| allowed.contains(u32::from(byte));
+            assert!(!allows(excluded) && allows(other) && allows(b't'), "{pattern} in {begin}");
+        }
+    }
+}
+
+#[test]
 fn an_answer_ends_where_it_is_complete_and_nowhere_else() {
     let vocabulary = byte_vocabulary();
     let state = state(&vocabulary, &person(), END);
