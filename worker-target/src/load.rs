@@ -139,6 +139,11 @@ fn loaded_model(
 ) -> LoadedModel {
     let WorkerContext { config, progress, .. } = context;
     let info = model.info();
+    let tokenizer = info.path.join(TOKENIZER_FILE);
+    let grammars = Grammars::new(tokenizer, info.vocab as usize, progress.clone());
+    if let Err(error) = grammars.read_vocabulary() {
+        tracing::warn!(%error, "the first grammar waits until the vocabulary is read");
+    }
     let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
     LoadedModel {
         info: info.clone(),
@@ -148,11 +153,7 @@ fn loaded_model(
         name: config.model_name(),
         kv_classes: classes.iter().map(bytes).collect(),
         max_sequences: config.target.max_sequences as usize,
-        grammars: Grammars::new(
-            info.path.join(TOKENIZER_FILE),
-            info.vocab as usize,
-            progress.clone(),
-        ),
+        grammars,
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use llguidance::{ParserFactory, TokenParser};
@@ -66,8 +67,9 @@ struct Shared {
     tokenizer: PathBuf,
     /// Rows of the model's output head.
     vocab: usize,
-    /// Made for the first grammar, because that takes up to a second and tens of MiB.
     compiler: OnceLock<Compiler>,
+    /// Held while the compiler is made, which takes up to a second.
+    making: Mutex<()>,
     kept: Mutex<Kept>,
     /// One compilation at a time.
     line: Arc<Line>,
@@ -97,11 +99,24 @@ impl Grammars {
                 tokenizer,
                 vocab,
                 compiler: OnceLock::new(),
+                making: Mutex::default(),
                 kept: Mutex::new(kept),
                 line: Arc::default(),
                 memory: Arc::new(GrammarMemory::new(progress)),
             }),
         }
+    }
+
+    /// Reads the vocabulary on a thread of its own, so that the first request with a grammar does not
+    /// wait for it. The compiler for it takes tens of MiB.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub(crate) fn read_vocabulary(&self) -> std::io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(&self.shared);
+        // Without a vocabulary the first request with a grammar gets the reason.
+        let work = move || drop(shared.compiler());
+        std::thread::Builder::new().name("vocabulary".into()).spawn(work)
     }
 
     /// Compiles a grammar for a request of this API key that does not run yet.
@@ -193,6 +208,10 @@ impl Shared {
         if let Some(compiler) = self.compiler.get() {
             return Ok(compiler);
         }
+        let _making = self.making.lock().expect("no panic while it is held");
+        if let Some(compiler) = self.compiler.get() {
+            return Ok(compiler);
+        }
         let unusable = |error: VocabularyError| {
             let error = paceline_process::chain(&error);
             tracing::warn!(error, "no grammars: the tokenizer's tokens have no bytes");
@@ -201,7 +220,8 @@ impl Shared {
         };
         let vocabulary = Vocabulary::read(&self.tokenizer, self.vocab).map_err(unusable)?;
         let factory = compile::factory(&vocabulary).map_err(|error| error.status("grammar"))?;
-        // One thread compiles at a time, so that no other one has set it.
+        let kept = self.kept.lock().expect("no panic while it is held").bytes;
+        self.memory.set_kept(kept + vocabulary.bytes);
         Ok(self.compiler.get_or_init(|| Compiler { vocabulary, factory }))
     }
 

@@ -36,6 +36,15 @@ async fn a_request_with_a_compiled_grammar_does_not_wait_for_the_compiler() {
 }
 
 #[tokio::test]
+async fn the_vocabulary_is_read_before_the_first_grammar() {
+    let grammars = grammars();
+    assert_eq!(grammars.shared.loading(), Duration::from_secs(30));
+    grammars.read_vocabulary().expect("a thread").join().expect("no panic");
+    assert_eq!(grammars.shared.loading(), Duration::ZERO, "nothing is left to read");
+    grammars.state(grammar(1)).await.expect("compiled");
+}
+
+#[tokio::test]
 async fn a_prepared_grammar_is_kept_until_it_is_dropped_and_no_longer() {
     let grammars = grammars();
     let prepared = grammars.prepare(grammar(1), 0).await.expect("compiled");
