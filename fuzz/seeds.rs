@@ -115,10 +115,14 @@ fn answers() -> Vec<(String, Vec<u8>)> {
         "<|python_tag|>{\"name\": \"read\", \"parameters\": {\"n\": 5}}; {\"name\": \"read\", \"parameters\": {}}",
         "<|channel>thought\nso<channel|><|tool_call>call:read{text:<|\"|>a<|\"|>,n:5,list:[1,{a:true}]}<tool_call|>",
         "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"n\":5}<|call|>",
+        "a[TOOL_CALLS] [{\"name\": \"read\", \"arguments\": {\"n\": 5}, \"id\": \"a1b2c3d4e\"}, {\"name\": \"read\", \"arguments\": {}}]",
+        "a[TOOL_CALLS]read[CALL_ID]a1b2c3d4e[ARGS]{\"n\": 5}[TOOL_CALLS]read[ARGS]{}",
+        "<function name=\"read\"><param name=\"text\"><![CDATA[a]]></param><param name=\"list\">[1, 'a', {'b': None}]</param></function>",
+        "<tool_call>read\n<arg_key>text</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
     ];
     let mut all = vec![];
     for (at, answer) in (0u8..).zip(answers) {
-        for (name, first) in [("characters", at), ("tokens", 132 + at)] {
+        for (name, first) in [("characters", at), ("tokens", 130 + at)] {
             all.push((format!("{name}{at}"), [&[first, at][..], answer.as_bytes()].concat()));
         }
     }

@@ -12,13 +12,17 @@ use paceline_text::stream::AnswerPart;
 use paceline_vocabulary::generation::FinishReason;
 use serde_json::{Map, Value};
 
-const FORMATS: [ToolCallFormat; 6] = [
+const FORMATS: [ToolCallFormat; 10] = [
     ToolCallFormat::None,
     ToolCallFormat::Hermes,
     ToolCallFormat::QwenXml,
     ToolCallFormat::Llama3,
     ToolCallFormat::Gemma4,
     ToolCallFormat::Harmony,
+    ToolCallFormat::MistralList,
+    ToolCallFormat::MistralArgs,
+    ToolCallFormat::MiniCpm,
+    ToolCallFormat::Glm,
 ];
 
 /// A model for each format, with tags as characters and as tokens.

@@ -188,6 +188,10 @@ fn tool_call_format(setting: ToolFormat) -> Option<ToolCallFormat> {
         ToolFormat::Llama3 => ToolCallFormat::Llama3,
         ToolFormat::Gemma4 => ToolCallFormat::Gemma4,
         ToolFormat::Harmony => ToolCallFormat::Harmony,
+        ToolFormat::MistralList => ToolCallFormat::MistralList,
+        ToolFormat::MistralArgs => ToolCallFormat::MistralArgs,
+        ToolFormat::MiniCpm => ToolCallFormat::MiniCpm,
+        ToolFormat::Glm => ToolCallFormat::Glm,
     })
 }
 

@@ -172,3 +172,22 @@ fn harmony_templates_and_answers_agree() {
     let end = "<|start|>functions";
     check("answers/harmony.jinja", ToolCallFormat::Harmony, end, false, messages);
 }
+
+#[test]
+fn minicpm_templates_and_answers_agree() {
+    let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
+    let marked = call("read_file", json!({"text": "a &amp; ]] </param> b"}));
+    let messages = vec![
+        said("so\n\nand so", "I read it.", calls()),
+        said("", "", calls()),
+        said("", "", vec![marked]),
+    ];
+    check("answers/minicpm5.jinja", ToolCallFormat::MiniCpm, "<|im_end|>", false, messages);
+}
+
+#[test]
+fn glm_templates_and_answers_agree() {
+    let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
+    let messages = vec![said("so", "I read it.", calls()), said("", "", calls())];
+    check("answers/glm.jinja", ToolCallFormat::Glm, "<|observation|>", false, messages);
+}

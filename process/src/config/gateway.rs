@@ -26,6 +26,15 @@ pub enum ToolFormat {
     Gemma4,
     /// Channels of gpt-oss.
     Harmony,
+    /// A list of JSON objects after `[TOOL_CALLS]`, of Mistral before Small 3.2.
+    MistralList,
+    /// A name and its arguments after `[TOOL_CALLS]`, of Mistral since Small 3.2.
+    MistralArgs,
+    /// Functions and parameters as tags with a name, of MiniCPM5.
+    #[serde(rename = "minicpm")]
+    MiniCpm,
+    /// Keys and values as tags, of GLM-4.5 and later.
+    Glm,
 }
 
 /// Who may give orders by the status page.

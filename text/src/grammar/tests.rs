@@ -533,6 +533,99 @@ fn a_structural_tag_of_a_router_holds_an_answer_in_its_channel() {
     family.check(forced, false, &[call, &thoughtful], &[answer, &wrong]);
 }
 
+/// Checks forced, named and free tool calls of a format: `f` with a text and an integer, and `g`
+/// without arguments. All of the tools are strict.
+#[track_caller]
+fn check_calls(calls: ToolCallFormat, words: &[&'static str], f: &str, g: &str, bad: &[&str]) {
+    let properties = json!({"x": {"type": "integer"}, "text": {"type": "string"},
+        "unit": {"type": "string", "enum": ["m", "<k&m>"]}});
+    let schema = json!({"type": "object", "properties": properties, "required": ["x"]});
+    let form = |rule: ToolCallRule| AnswerForm {
+        text: None,
+        calls: rule,
+        tools: vec![tool("f", schema.clone(), true), tool("g", json!({}), true)],
+    };
+    for words in [words, &[]] {
+        let family = Family::new(calls, false, words);
+        let bad: Vec<&str> = bad.iter().copied().chain(["", "hm"]).collect();
+        family.check(form(ToolCallRule::Required), false, &[f, g], &bad);
+        family.check(form(ToolCallRule::Named("g".into())), false, &[g], &[f]);
+        let text = format!("Now. {f}");
+        family.check(form(ToolCallRule::Auto), false, &["hm", f, g, &text], &bad[..bad.len() - 2]);
+    }
+}
+
+#[test]
+fn forced_calls_of_mistral_are_a_list_or_a_name_with_arguments() {
+    let words = ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"];
+    let object = |name: &str, arguments: &str, more: &str| {
+        format!("{{\"name\": \"{name}\", \"arguments\": {arguments}{more}}}")
+    };
+    let (f, g) = (object("f", "{\"x\": 1}", ", \"id\": \"a1B2c3D4e\""), object("g", "{}", ""));
+    let list = |inside: &str| format!("[TOOL_CALLS][{inside}]");
+    let bad = [
+        list(&f.replace('1', "\"1\"")),
+        list(&f.replace("\"f\"", "\"h\"")),
+        list(&f.replace("a1B2c3D4e", "a-")),
+        list(&f)[..list(&f).len() - 1].to_owned(),
+    ];
+    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+    let both = list(&format!("{f}, {g}"));
+    check_calls(ToolCallFormat::MistralList, &words, &both, &format!("[TOOL_CALLS] [{g}]"), &bad);
+    let f = "[TOOL_CALLS]f[ARGS]{\"x\": 1, \"text\": \"a\"}";
+    let g = "[TOOL_CALLS]g[CALL_ID]a1B2c3D4e[ARGS]{}";
+    let bad =
+        ["[TOOL_CALLS]h[ARGS]{}", "[TOOL_CALLS]f[ARGS]{\"x\": true}", "[TOOL_CALLS]f{\"x\": 1}"];
+    check_calls(ToolCallFormat::MistralArgs, &words, &format!("{f}{g}"), g, &bad);
+}
+
+#[test]
+fn forced_calls_of_minicpm_have_a_tag_for_each_parameter() {
+    let words = ["<function", "</function>", "<param", "</param>"];
+    let call = |name: &str, inside: &str| format!("<function name=\"{name}\">{inside}</function>");
+    let param = |name: &str, value: &str| format!("<param name=\"{name}\">{value}</param>");
+    let unit = param("unit", "<![CDATA[<k&m>]]>");
+    let f = call("f", &(param("x", "-1") + &param("text", "<![CDATA[a\n<b> & c]]>") + &unit));
+    let f = format!("{f}\n{}", call("f", &(param("x", "1") + &param("text", "a b"))));
+    let bad = [
+        call("h", ""),
+        call("f", ""),
+        call("f", &param("x", "one")),
+        call("f", &(param("x", "1") + &param("text", "a & b"))),
+        call("f", &(param("x", "1") + &param("unit", "cm"))),
+        call("f", &param("y", "1")),
+    ];
+    let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+    check_calls(ToolCallFormat::MiniCpm, &words, &f, &call("g", ""), &bad);
+}
+
+#[test]
+fn forced_calls_of_glm_have_a_key_and_a_value_for_each_argument() {
+    let words =
+        ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
+    for line in ["", "\n"] {
+        let call =
+            |name: &str, inside: &str| format!("<tool_call>{name}{line}{inside}</tool_call>");
+        let argument = |name: &str, value: &str| {
+            format!("<arg_key>{name}</arg_key>{line}<arg_value>{value}</arg_value>{line}")
+        };
+        let f = call(
+            "f",
+            &(argument("x", "-1") + &argument("text", "a\n<b>") + &argument("unit", "m")),
+        );
+        let f = format!("{f}\n{}", call("g", ""));
+        let bad = [
+            call("h", ""),
+            call("f", ""),
+            call("f", &argument("x", "one")),
+            call("f", &(argument("x", "1") + &argument("unit", "cm"))),
+            call("f", &argument("y", "1")),
+        ];
+        let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+        check_calls(ToolCallFormat::Glm, &words, &f, &call("g", ""), &bad);
+    }
+}
+
 #[test]
 fn a_model_without_a_format_of_tool_calls_is_not_forced() {
     let family = Family::new(ToolCallFormat::None, false, &[]);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::lark::{escaped, quoted, symbol};
 use super::schema::{not_strict, schema_part};
+use super::tagged::Syntax;
 use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, gemma, tagged};
 use crate::error::FieldError;
 use crate::prompt::conversation::ToolCallRule;
@@ -38,12 +39,20 @@ pub(super) fn write(
     let calls = match tags.format().calls {
         ToolCallFormat::None => return unknown(rule, &called).map(|()| None),
         ToolCallFormat::Hermes => between_tags(model, &json_calls(&called, "arguments", parts)?),
-        ToolCallFormat::QwenXml => between_tags(model, &tagged::calls(&called, parts)?),
+        ToolCallFormat::QwenXml => {
+            between_tags(model, &tagged::calls(&Syntax::qwen(), &called, parts)?)
+        }
         ToolCallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
         ToolCallFormat::Gemma4 => {
             ToolCalls { rules: gemma::calls(tags, &called)?, beside_text: beside_text(model) }
         }
         ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
+        ToolCallFormat::MistralList => opened(model, "call", &mistral_list(&called, parts)?),
+        ToolCallFormat::MistralArgs => {
+            opened(model, "call call*", &mistral_args(tags, &called, parts)?)
+        }
+        ToolCallFormat::MiniCpm => closed(model, &Syntax::minicpm(tags), &called, parts)?,
+        ToolCallFormat::Glm => closed(model, &Syntax::glm(tags), &called, parts)?,
     };
     Ok(Some(calls))
 }
@@ -94,6 +103,54 @@ fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
     ToolCalls { rules, beside_text: beside_text(model) }
 }
+
+/// Tool calls that an opening tag begins, with text before, between and after them. `calls` is the
+/// rule of this name, `inside` what follows the tag, and perhaps more rules.
+fn opened(model: ModelAnswers<'_>, calls: &str, inside: &str) -> ToolCalls {
+    let open = symbol(model.tags, Tag::ToolCallOpen);
+    let rules = format!("calls: {calls}\ncall: {open} inside\ninside: {inside}");
+    ToolCalls { rules, beside_text: beside_text(model) }
+}
+
+/// Tool calls as tags between an opening and a closing tag.
+fn closed(
+    model: ModelAnswers<'_>,
+    syntax: &Syntax,
+    tools: &[&CallableTool],
+    parts: &mut Parts,
+) -> Result<ToolCalls, FieldError> {
+    let close = symbol(model.tags, Tag::ToolCallClose);
+    let one = tagged::calls(syntax, tools, parts)?;
+    Ok(opened(model, "call (GAP? call)*", &format!("one {close}\n{one}")))
+}
+
+/// A list of JSON objects, each with an id or without.
+fn mistral_list(tools: &[&CallableTool], parts: &mut Parts) -> Result<String, FieldError> {
+    let call = |tool: &&CallableTool| {
+        let begin = format!("{{\"name\": \"{}\", \"arguments\": ", tool.name);
+        Ok(format!("{} {}", quoted(&begin), arguments(tool, parts)?))
+    };
+    let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?.join(" | ");
+    let id = format!("({} ID \"\\\"\")?", quoted(", \"id\": \""));
+    Ok(format!("\" \"? \"[\" one (\", \" one)* \"]\"\none: ({all}) {id} \"}}\"\n{MISTRAL_ID}"))
+}
+
+/// The name and the arguments of a tool, with an id between them or without.
+fn mistral_args(
+    tags: &AnswerTags,
+    tools: &[&CallableTool],
+    parts: &mut Parts,
+) -> Result<String, FieldError> {
+    let (id, args) = (symbol(tags, Tag::CallId), symbol(tags, Tag::Arguments));
+    let call = |tool: &&CallableTool| {
+        Ok(format!("{} ({id} ID)? {args} {}", quoted(&tool.name), arguments(tool, parts)?))
+    };
+    let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?.join(" | ");
+    Ok(format!("{all}\n{MISTRAL_ID}"))
+}
+
+/// The id that a model of Mistral writes into a call.
+const MISTRAL_ID: &str = "ID: /[A-Za-z0-9]{9}/\n";
 
 /// Text with any number of tool calls, which are an opening tag and the rule `inside`.
 fn beside_text(model: ModelAnswers<'_>) -> String {

@@ -26,6 +26,15 @@ pub enum ToolCallFormat {
     Gemma4,
     /// Messages in channels, with the tool as the recipient of a message.
     Harmony,
+    /// A list of `{"name": …, "arguments": {…}}` after `[TOOL_CALLS]`.
+    MistralList,
+    /// `name[ARGS]{…}` after `[TOOL_CALLS]` for each call, with `[CALL_ID]` and an id or without.
+    MistralArgs,
+    /// `<function name="…">` with a `<param name="…">` for each argument, and `</function>`.
+    MiniCpm,
+    /// The name, then `<arg_key>` and `<arg_value>` for each argument, between `<tool_call>` and
+    /// `</tool_call>`.
+    Glm,
 }
 
 /// How a model's answers are written.
@@ -45,6 +54,13 @@ impl AnswerFormat {
             () if has(&["<|channel|>", "<|message|>"]) => ToolCallFormat::Harmony,
             () if has(&["<|tool_call>", "call:"]) => ToolCallFormat::Gemma4,
             () if has(&["<tool_call>", "<function="]) => ToolCallFormat::QwenXml,
+            () if has(&["[TOOL_CALLS]", "[ARGS]"]) => ToolCallFormat::MistralArgs,
+            () if has(&["[TOOL_CALLS]"]) => ToolCallFormat::MistralList,
+            () if has(&["<function name=", "<param name="]) => ToolCallFormat::MiniCpm,
+            // A family with one more tag after the name is not read.
+            () if has(&["<tool_call>", "<arg_key>", "<arg_value>"]) && !has(&["<tool_sep>"]) => {
+                ToolCallFormat::Glm
+            }
             // Families with other content between the same tags are not read.
             () if has(&["<tool_call>", "arguments"]) && !source.contains("<arg_key>") => {
                 ToolCallFormat::Hermes
@@ -87,6 +103,18 @@ pub enum Tag {
     Quote,
     /// A tool call begins without its opening tag.
     Function,
+    /// The name of an argument begins.
+    Key,
+    /// The name of an argument ends.
+    KeyClose,
+    /// The value of an argument begins.
+    Value,
+    /// The value of an argument ends.
+    ValueClose,
+    /// The id of a tool call follows.
+    CallId,
+    /// The arguments of a tool call follow.
+    Arguments,
     /// A message begins.
     Start,
     /// The name of a channel follows.
@@ -101,6 +129,14 @@ pub enum Tag {
     Call,
     /// The last message ends.
     Return,
+}
+
+impl Tag {
+    /// Whether the tag stands inside a tool call, whose reader takes its characters.
+    pub(crate) fn is_inside_call(self) -> bool {
+        use Tag::{Arguments, CallId, Key, KeyClose, Value, ValueClose};
+        matches!(self, Key | KeyClose | Value | ValueClose | CallId | Arguments)
+    }
 }
 
 /// The characters of a format's tags.
@@ -129,6 +165,25 @@ fn characters(format: AnswerFormat) -> Vec<(Tag, &'static str)> {
             (Tag::End, "<|end|>"),
             (Tag::Call, "<|call|>"),
             (Tag::Return, "<|return|>"),
+        ],
+        ToolCallFormat::MistralList | ToolCallFormat::MistralArgs => vec![
+            (Tag::ToolCallOpen, "[TOOL_CALLS]"),
+            (Tag::CallId, "[CALL_ID]"),
+            (Tag::Arguments, "[ARGS]"),
+        ],
+        ToolCallFormat::MiniCpm => vec![
+            (Tag::ToolCallOpen, "<function"),
+            (Tag::ToolCallClose, "</function>"),
+            (Tag::Key, "<param"),
+            (Tag::ValueClose, "</param>"),
+        ],
+        ToolCallFormat::Glm => vec![
+            (Tag::ToolCallOpen, "<tool_call>"),
+            (Tag::ToolCallClose, "</tool_call>"),
+            (Tag::Key, "<arg_key>"),
+            (Tag::KeyClose, "</arg_key>"),
+            (Tag::Value, "<arg_value>"),
+            (Tag::ValueClose, "</arg_value>"),
         ],
     };
     if format.thoughts {
@@ -284,7 +339,13 @@ mod tests {
         check("<think></think>", true, ToolCallFormat::None);
         check("<tool_call>{\"name\": , \"arguments\": }</think>", true, ToolCallFormat::Hermes);
         check("<tool_call><function=name><parameter=key>", false, ToolCallFormat::QwenXml);
-        check("<tool_call>f<arg_key>a</arg_key> arguments", false, ToolCallFormat::None);
+        let glm = "<tool_call>f<arg_key>a</arg_key><arg_value> arguments";
+        check(glm, false, ToolCallFormat::Glm);
+        check(&format!("{glm}<tool_sep>"), false, ToolCallFormat::None);
+        check("[TOOL_CALLS] [{\"name\": ", false, ToolCallFormat::MistralList);
+        check("[TOOL_CALLS]f[CALL_ID]i[ARGS]{}", false, ToolCallFormat::MistralArgs);
+        let minicpm = "<function name=\"f\"><param name=\"a\">b</param></function></think>";
+        check(minicpm, true, ToolCallFormat::MiniCpm);
         check("<|start_header_id|>{\"name\": , \"parameters\": {", false, ToolCallFormat::Llama3);
         check("<|tool_call>call:f{}<tool_call|>", true, ToolCallFormat::Gemma4);
         check("<|start|>assistant<|channel|>final<|message|>", false, ToolCallFormat::Harmony);

@@ -20,7 +20,7 @@ use crate::stream::{
 const FIRST_TAG: u32 = 5000;
 
 /// Tags of all families.
-pub const TAGS: [&str; 16] = [
+pub const TAGS: [&str; 27] = [
     "<think>",
     "</think>",
     "<tool_call>",
@@ -37,7 +37,21 @@ pub const TAGS: [&str; 16] = [
     "<|constrain|>",
     "<|end|>",
     "<|call|>",
+    "[TOOL_CALLS]",
+    "[CALL_ID]",
+    "[ARGS]",
+    "<function",
+    "</function>",
+    "<param",
+    "</param>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
 ];
+
+/// Tags of MiniCPM5, which its tokenizer marks as special.
+const MINICPM: [&str; 4] = ["<function", "</function>", "<param", "</param>"];
 
 const THINKS: bool = true;
 
@@ -58,7 +72,7 @@ impl Model {
         let thoughts = format.thoughts || (THINKS && calls != ToolCallFormat::Harmony);
         let format = AnswerFormat { thoughts, calls };
         let added = |(text, id): (&&str, u32)| {
-            let special = text.contains('|');
+            let special = text.contains(['|', '[']) || MINICPM.contains(text);
             Added { id, text: (*text).to_owned(), special }
         };
         let added: Vec<Added> = TAGS.iter().zip(FIRST_TAG..).map(added).collect();
@@ -67,13 +81,14 @@ impl Model {
         Self { language: Arc::new(language), tokens }
     }
 
-    /// The ids of an answer, in which tags are tokens if the tokenizer has them.
+    /// The ids of an answer, in which tags of its format are tokens if the tokenizer has them.
     pub fn ids(&self, mut text: &str) -> Vec<u32> {
         let encode = |text: &str| self.language.tokens.encode(text, false).expect("encodes");
         let mut ids = Vec::new();
         while let Some((at, id, tag)) = TAGS
             .iter()
             .zip(FIRST_TAG..)
+            .filter(|(_, id)| self.language.answer_tags.of_token(*id).is_some())
             .filter_map(|(tag, id)| text.find(tag).map(|at| (at, id, *tag)))
             .min()
             .filter(|_| self.tokens)
@@ -167,6 +182,7 @@ pub struct SampleAnswer {
 
 /// Answers of all families that write tool calls.
 pub fn sample_answers() -> Vec<SampleAnswer> {
+    // Longer than 60 lines: a list, one answer of each family.
     let hermes = |name: &str, arguments: &str| {
         format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
     };
@@ -194,6 +210,23 @@ pub fn sample_answers() -> Vec<SampleAnswer> {
          <|channel|>commentary<|message|>I look.<|end|><|start|>assistant\
          {call}{arguments}<|call|><|start|>assistant{call}{{}}<|call|>"
     );
+    let mistral = |name: &str, more: &str, arguments: &str| {
+        format!("[TOOL_CALLS]{name}{more}[ARGS]{arguments}")
+    };
+    let listed = format!(
+        "[TOOL_CALLS] [{{\"name\": \"read\", \"arguments\": {arguments}, \"id\": \"a1b2c3d4e\"}}, \
+         {{\"name\": \"get-time\", \"arguments\": {{}}}}]"
+    );
+    let minicpm = [
+        "<function name=\"read\"><param name=\"text\"><![CDATA[a \"é🦀\"]]></param>\
+         <param name=\"n\">12</param><param name=\"maybe\">b</param></function>",
+        "<function name=\"get-time\"></function>",
+    ];
+    let glm = [
+        "<tool_call>read\n<arg_key>text</arg_key>\n<arg_value>a \"é🦀\"</arg_value>\n\
+         <arg_key>n</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+        "<tool_call>get-time</tool_call>",
+    ];
     vec![
         SampleAnswer {
             calls: ToolCallFormat::Hermes,
@@ -216,5 +249,25 @@ pub fn sample_answers() -> Vec<SampleAnswer> {
             text,
         },
         SampleAnswer { calls: ToolCallFormat::Harmony, answer: harmony, text: "I look." },
+        SampleAnswer {
+            calls: ToolCallFormat::MistralList,
+            answer: format!("{thought}I look.{listed}"),
+            text: "I look.",
+        },
+        SampleAnswer {
+            calls: ToolCallFormat::MistralArgs,
+            answer: around(
+                &mistral("read", "[CALL_ID]a1b2c3d4e", arguments),
+                &mistral("get-time", "", "{}"),
+                thought,
+            ),
+            text,
+        },
+        SampleAnswer {
+            calls: ToolCallFormat::MiniCpm,
+            answer: around(minicpm[0], minicpm[1], thought),
+            text,
+        },
+        SampleAnswer { calls: ToolCallFormat::Glm, answer: around(glm[0], glm[1], thought), text },
     ]
 }

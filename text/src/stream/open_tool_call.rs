@@ -74,7 +74,23 @@ impl OpenToolCall {
 
     /// A tool call without an opening tag, which only the name of a tool makes certain.
     pub(super) fn uncertain(format: ToolCallFormat) -> Self {
-        Self { is_certain: false, ..Self::new(format, "") }
+        Self::new(format, "").as_uncertain()
+    }
+
+    /// The next tool call of a list of JSON objects.
+    pub(super) fn next_of_list() -> Self {
+        let reader = ToolCallReader::next_of_list();
+        Self { reader, ..Self::new(ToolCallFormat::MistralList, "") }
+    }
+
+    /// The tool call, which only the name of a tool makes certain although a tag began it.
+    pub(super) fn as_uncertain(self) -> Self {
+        Self { is_certain: false, ..self }
+    }
+
+    /// Whether an object of the same list may follow.
+    pub(super) fn is_in_list(&self) -> bool {
+        self.reader.is_in_list()
     }
 
     /// A tool call whose tool is named before it, after a header with these characters.

@@ -36,6 +36,8 @@ struct TextState {
     after: After,
     /// Whether the text after it is that of a tool call that turned out to be none.
     is_failed_call: bool,
+    /// Whether a list of tool calls is open, so that an object begins the next call.
+    is_in_list: bool,
 }
 
 /// A thought.
@@ -86,6 +88,12 @@ impl Splitter {
         self.tags.format().calls
     }
 
+    /// Whether the reader of a tool call finds its end, and no closing tag ends it.
+    fn calls_end_by_themselves(&self) -> bool {
+        use ToolCallFormat::{Glm, Llama3, MiniCpm, MistralArgs, MistralList};
+        matches!(self.format(), Llama3 | MistralList | MistralArgs | MiniCpm | Glm)
+    }
+
     fn reads_calls(&self) -> bool {
         self.context.tools().is_some() && self.format() != ToolCallFormat::None
     }
@@ -119,6 +127,7 @@ impl Splitter {
         let state = std::mem::replace(&mut self.state, State::Text(TextState::default()));
         match (state, ending) {
             // Line breaks at the end of a text belong to it, those after a tool call do not.
+            (State::Text(TextState { is_in_list: true, .. }), _) => {}
             (State::Text(TextState { held, after: After::Text, .. }), _) => parts.text(&held),
             (State::Text(TextState { held, .. }), Ending::Own) => parts.text(held.trim()),
             // The next tool call would have followed a separator.
@@ -199,6 +208,22 @@ impl Splitter {
         let reads_calls = self.reads_calls();
         let llama = self.format() == ToolCallFormat::Llama3 && reads_calls;
         let State::Text(state) = &mut self.state else { return };
+        if state.is_in_list {
+            match character {
+                '{' => {
+                    let call = OpenToolCall::next_of_list().after(self.before_call());
+                    self.state = State::Call(Box::new(call));
+                    return self.take_character_of_call(character, parts);
+                }
+                ']' => {
+                    *state = TextState { after: After::Call, ..Default::default() };
+                    return;
+                }
+                ',' => return state.held.push(character),
+                _ if character.is_whitespace() => return state.held.push(character),
+                _ => state.is_in_list = false,
+            }
+        }
         let separates = character == '\n' || (llama && (character == ';' || character == ' '));
         let first = !self.has_text || (state.after != After::Text && self.context.count > 0);
         if llama && character == '{' && first {
@@ -228,8 +253,7 @@ impl Splitter {
         if let Err(problem) = call.push(character, &mut self.context, parts) {
             return self.fail_call(&problem, parts);
         }
-        // This family's tool calls have no closing tag.
-        if self.format() == ToolCallFormat::Llama3
+        if self.calls_end_by_themselves()
             && let State::Call(call) = &self.state
             && call.is_done()
         {
@@ -240,7 +264,12 @@ impl Splitter {
     fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
         let tags = Arc::clone(&self.tags);
         let characters = tags.characters(tag);
+        let by_characters =
+            tag.is_inside_call() || (tag == Tag::ToolCallClose && self.calls_end_by_themselves());
         match (&mut self.state, tag) {
+            (State::Call(_), _) if by_characters => {
+                characters.chars().for_each(|character| self.take_character(character, parts));
+            }
             (State::Call(call), tag) => {
                 let taken = match tag {
                     Tag::Quote => call.quote(characters, &mut self.context, parts),
@@ -268,19 +297,16 @@ impl Splitter {
                 characters.chars().for_each(|character| self.take_character(character, parts));
             }
             (State::Text(_), Tag::ThoughtOpen) => {
-                self.release_held(parts);
+                // Line breaks before the first thought are the format's.
+                if self.has_text {
+                    self.release_held(parts);
+                }
                 self.state = State::Thought(ThoughtState::default());
             }
             (State::Text(_), Tag::ToolCallOpen | Tag::Function)
                 if self.context.tools().is_some() =>
             {
-                let before = self.before_call();
-                let opening = if tag == Tag::Function { "" } else { characters };
-                let call = OpenToolCall::new(tags.format().calls, opening).after(before);
-                self.state = State::Call(Box::new(call));
-                if tag == Tag::Function {
-                    characters.chars().for_each(|character| self.take_character(character, parts));
-                }
+                self.open_call(tag, parts);
             }
             (State::Text(state), tag) => {
                 // A tag in a place where it means nothing. Its token is left out of the text if
@@ -291,6 +317,21 @@ impl Splitter {
                     characters.chars().for_each(|character| self.take_character(character, parts));
                 }
             }
+        }
+    }
+
+    /// Begins the tool call of a tag.
+    fn open_call(&mut self, tag: Tag, parts: &mut Parts) {
+        let characters = self.tags.characters(tag);
+        let opening = if tag == Tag::Function { "" } else { characters };
+        let mut call = OpenToolCall::new(self.format(), opening).after(self.before_call());
+        // The characters of this family's tag begin other texts, too.
+        if self.format() == ToolCallFormat::MiniCpm && self.tags.token(tag).is_none() {
+            call = call.as_uncertain();
+        }
+        self.state = State::Call(Box::new(call));
+        if tag == Tag::Function {
+            characters.chars().for_each(|character| self.take_character(character, parts));
         }
     }
 
@@ -317,7 +358,9 @@ impl Splitter {
     }
 
     fn end_call(&mut self, closing: &str, parts: &mut Parts) {
-        let after = State::Text(TextState { after: After::Call, ..Default::default() });
+        let is_in_list = matches!(&self.state, State::Call(call) if call.is_in_list());
+        let after = TextState { after: After::Call, is_in_list, ..Default::default() };
+        let after = State::Text(after);
         if let State::Call(call) = std::mem::replace(&mut self.state, after) {
             self.close_call(*call, closing, parts);
         }

@@ -213,6 +213,18 @@ fn qwen_tool_calls_are_tags_with_values_by_the_schema() {
             &format!("text {}", call(&(parameter("n", "1") + &parameter("n", "2")))),
         ],
     );
+    // Values as Python prints them, which the family's templates write.
+    let printed = "[1, 'it\\'s \\n\\xe9', \"a'b\", True, None, {'k': -2.5, 3: []}, ()]";
+    check(
+        &call(&parameter("list", printed)),
+        &[
+            "call 0 read {\"list\": [1, \"it's \\né\", \"a'b\", true, null, {\"k\": -2.5, \"3\": []}, []]}.",
+        ],
+    );
+    for broken in ["[1, 'a]", "['a' 'b']", "[nan]", "[1] and [2]", "{1: 2"] {
+        let text = Value::from(broken).to_string();
+        check(&call(&parameter("list", broken)), &[&format!("call 0 read {{\"list\": {text}}}.")]);
+    }
     let cut = "<tool_call>\n<function=read>\n<parameter=text>\nab\n</para";
     check(cut, &["call 0 read {\"text\": \"ab", "fault", &format!("text {cut}")]);
 }
@@ -291,6 +303,122 @@ fn harmony_messages_go_by_their_channel_and_recipient() {
     check("<|channel|>unknown<|message|>a", &["text <|channel|>unknown<|message|>a"]);
 }
 
+#[test]
+fn mistral_tool_calls_are_a_list_or_a_name_with_arguments() {
+    for calls in [ToolCallFormat::MistralList, ToolCallFormat::MistralArgs] {
+        let check = |answer: &str, expected: &[&str]| check(calls, answer, expected);
+        let first = "{\"name\": \"read\", \"arguments\": {\"text\": \"a]},[ARGS]\", \"n\": 5}, \"id\": \"a1b2c3d4e\"}";
+        let second = "{\"id\": \"000000000\", \"name\": \"get-time\", \"arguments\": {}}";
+        let read = "call 0 read {\"text\": \"a]},[ARGS]\", \"n\": 5}.";
+        check(&format!("[TOOL_CALLS] [{first}]"), &[read]);
+        check(
+            &format!("I look.[TOOL_CALLS][{first}, {second}]"),
+            &["text I look.", read, "call 1 get-time {}."],
+        );
+        check(&format!("[TOOL_CALLS][{first}]\nDone."), &[read, "text Done."]);
+        check(&format!("[TOOL_CALLS] {second}"), &["call 0 get-time {}."]);
+        // The list lacks its end, or an object is none.
+        check(&format!("[TOOL_CALLS][{first},"), &[read]);
+        check(
+            &format!("[TOOL_CALLS][{first}, {{\"no\": 1}}]"),
+            &[read, "text , ", "fault", "text {\"no\": 1}]"],
+        );
+        let args = "[TOOL_CALLS]read[ARGS]{\"n\": 5}";
+        check(args, &["call 0 read {\"n\": 5}."]);
+        let id = "[TOOL_CALLS]get-time[CALL_ID]a1b2c3d4e[ARGS]{}";
+        check(
+            &format!("Now.\n{args}{id}"),
+            &["text Now.", "call 0 read {\"n\": 5}.", "call 1 get-time {}."],
+        );
+        check("[TOOL_CALLS]read{\"n\": 5}", &["call 0 read {\"n\": 5}."]);
+        for wrong in ["", "read", "re ad[ARGS]{}", "read[ARGS]\"a\"", "read[ARGS]x", "[5]", "[]"] {
+            let answer = format!("a[TOOL_CALLS]{wrong}");
+            let model = Model::new(calls, true);
+            let parts = model.parts(&model.ids(&answer), offered(), &[1], FinishReason::Stop);
+            let shown = shown(&parts);
+            let text = format!("text {}", &answer[1..]);
+            assert_eq!(shown[shown.len() - 2..], ["fault".to_owned(), text], "{wrong}");
+        }
+    }
+    // The tags are control tokens: their characters alone are text.
+    let model = Model::new(ToolCallFormat::MistralArgs, true);
+    let spelled = Model { tokens: false, ..Model::new(ToolCallFormat::MistralArgs, true) };
+    let answer = "Write [TOOL_CALLS]read[ARGS]{} here.";
+    let parts = model.parts(&spelled.ids(answer), offered(), &[1], FinishReason::Stop);
+    assert_eq!(shown(&parts), [format!("text {answer}")]);
+}
+
+#[test]
+fn minicpm_tool_calls_are_functions_with_a_tag_for_each_parameter() {
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::MiniCpm, answer, expected);
+    let call = |inside: &str| format!("<function name=\"read\">{inside}</function>");
+    let param = |name: &str, value: &str| format!("<param name=\"{name}\">{value}</param>");
+    check(
+        &call(
+            &(param("text", "Tokyo &amp; &lt;b&gt; & co")
+                + &param("n", "5")
+                + &param("flag", "True")),
+        ),
+        &["call 0 read {\"text\": \"Tokyo & <b> & co\", \"n\": 5, \"flag\": true}."],
+    );
+    check(
+        &call(&param("text", "<![CDATA[\na &amp; ]] <b> </param>\n]]>")),
+        &["call 0 read {\"text\": \"\\na &amp; ]] <b> </param>\\n\"}."],
+    );
+    check(
+        &call(
+            "\n  <param name='text'>\n<![CDATA[a]]>\n</param>\n <param name=\"list\">['x', 1]</param>\n",
+        ),
+        &["call 0 read {\"text\": \"a\", \"list\": [\"x\", 1]}."],
+    );
+    check(
+        &call(&(param("text", "") + &param("maybe", "None"))),
+        &["call 0 read {\"text\": \"\", \"maybe\": null}."],
+    );
+    check(
+        &format!("<think>so</think>\n\nNow.\n{}\n{}", call(""), call("")),
+        &["thought so", "text Now.", "call 0 read {}.", "call 1 read {}."],
+    );
+    let twice = call(&(param("n", "1") + &param("n", "2")));
+    check(&twice, &["call 0 read {\"n\": 1", "fault", &format!("text {twice}")]);
+    let cut = "<function name=\"read\"><param name=\"text\">ab</par";
+    check(cut, &["call 0 read {\"text\": \"ab", "fault", &format!("text {cut}")]);
+    // As characters it is a tool call only with the name of a tool.
+    let text = "Write <function name=\"other\"> or <functional> here.";
+    check_as(ToolCallFormat::MiniCpm, false, &offered(), text, &[&format!("text {text}")]);
+}
+
+#[test]
+fn glm_tool_calls_are_a_name_with_keys_and_values() {
+    let check = |answer: &str, expected: &[&str]| check(ToolCallFormat::Glm, answer, expected);
+    for line in ["", "\n"] {
+        let argument = |key: &str, value: &str| {
+            format!("<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>{line}")
+        };
+        let call = |inside: &str| format!("<tool_call>read{line}{inside}</tool_call>");
+        let text = argument("text", "a \"b\"\n</tool_call> <c> é\n");
+        check(
+            &call(&(text + &argument("n", "5") + &argument("list", "[1, \"x\"]"))),
+            &[
+                "call 0 read {\"text\": \"a \\\"b\\\"\\n</tool_call> <c> é\\n\", \"n\": 5, \"list\": [1, \"x\"]}.",
+            ],
+        );
+        check(
+            &format!("I look.\n{}\n{}\nDone.", call(""), call("")),
+            &["text I look.", "call 0 read {}.", "call 1 read {}.", "text \n\nDone."],
+        );
+    }
+    for wrong in
+        ["", "re ad", "read</arg_key>", "read<arg_key>n</arg_key>5", "{\"name\": \"read\"}"]
+    {
+        let answer = format!("<tool_call>{wrong}</tool_call>");
+        let model = Model::new(ToolCallFormat::Glm, true);
+        let parts = shown(&model.parts(&model.ids(&answer), offered(), &[1], FinishReason::Stop));
+        let text = format!("text {answer}");
+        assert_eq!(parts[parts.len() - 2..], ["fault".to_owned(), text], "{wrong}");
+    }
+}
+
 /// Checks an answer that the limit of tokens cuts.
 #[track_caller]
 fn check_cut(calls: ToolCallFormat, answer: &str, expected: &[&str]) {
@@ -348,6 +476,16 @@ fn a_tool_call_that_the_limit_cuts_is_sent_as_far_as_it_came() {
         &gemma[..gemma.len() - 7],
         &["call 0 read {\"list\":[\"x cut"],
     );
+    let listed = "[TOOL_CALLS][{\"name\": \"read\", \"arguments\": {\"n\": 5";
+    check_cut(ToolCallFormat::MistralList, listed, &["call 0 read {\"n\": 5 cut"]);
+    let whole = format!("{listed}}}}}, ");
+    check_cut(ToolCallFormat::MistralList, &whole, &["call 0 read {\"n\": 5}."]);
+    let args = "[TOOL_CALLS]read[ARGS]{\"n\": 5";
+    check_cut(ToolCallFormat::MistralArgs, args, &["call 0 read {\"n\": 5 cut"]);
+    let minicpm = "<function name=\"read\"><param name=\"text\">ab &l";
+    check_cut(ToolCallFormat::MiniCpm, minicpm, &["call 0 read {\"text\": \"ab  cut"]);
+    let glm = "<tool_call>read<arg_key>n</arg_key><arg_value>12";
+    check_cut(ToolCallFormat::Glm, glm, &["call 0 read {\"n\": 12 cut"]);
     let header = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
     check_cut(ToolCallFormat::Harmony, header, &["call 0 read  cut"]);
     check_cut(
@@ -365,6 +503,10 @@ fn a_tool_call_that_the_limit_cuts_before_its_name_is_left_out() {
         (ToolCallFormat::Hermes, "<tool_call>\n{\"arguments\": {\"n\": 1}, \"name\": \"re"),
         (ToolCallFormat::QwenXml, "<tool_call>\n<function=re"),
         (ToolCallFormat::Gemma4, "<|tool_call>call:re"),
+        (ToolCallFormat::MistralList, "[TOOL_CALLS] [{\"id\": \"a1b2c3d4e\", \"name\": \"re"),
+        (ToolCallFormat::MistralArgs, "[TOOL_CALLS]re"),
+        (ToolCallFormat::MiniCpm, "<function name=\"re"),
+        (ToolCallFormat::Glm, "<tool_call>re"),
     ] {
         for end in 1..=opening.len() {
             check_half(calls, &opening[..end], &[]);
@@ -522,6 +664,16 @@ fn fragments() -> impl Strategy<Value = Vec<&'static str>> {
             "<|channel|>analysis<|message|>",
             "<|channel|>final<|message|>",
             "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"text\": \"WORD\"}<|call|>",
+            "[", "]",
+            "read[ARGS]{\"text\": \"WORD\"}",
+            "read[CALL_ID]a1b2c3d4e[ARGS]",
+            "<function name=\"read\">",
+            "<param name=\"text\">WORD</param>",
+            "<param name=\"list\">['WORD', 1",
+            "<![CDATA[WORD]]>",
+            "<tool_call>read\n",
+            "<arg_key>text</arg_key>",
+            "<arg_value>WORD</arg_value>",
         ][..],
     ]
     .concat();
@@ -537,12 +689,16 @@ fn batches_do_not_matter_and_nothing_is_lost() {
         ToolCallFormat::Llama3,
         ToolCallFormat::Gemma4,
         ToolCallFormat::Harmony,
+        ToolCallFormat::MistralList,
+        ToolCallFormat::MistralArgs,
+        ToolCallFormat::MiniCpm,
+        ToolCallFormat::Glm,
     ];
     let models: Vec<Model> = [true, false]
         .into_iter()
         .flat_map(|tokens| formats.map(|format| Model::new(format, tokens)))
         .collect();
-    let mut config = ProptestConfig::with_cases(1500);
+    let mut config = ProptestConfig::with_cases(2500);
     config.rng_seed = proptest::test_runner::RngSeed::Fixed(29);
     proptest!(config, |(fragments in fragments(), model in 0..models.len(), sizes in proptest::collection::vec(1_usize..6, 1..5), tools: bool, thought_is_open: bool)| {
         let model = &models[model];

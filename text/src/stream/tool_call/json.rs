@@ -7,7 +7,7 @@ use super::super::json::JsonScanner;
 use super::super::tools::OfferedTools;
 use super::{BrokenToolCall, PartialToolCall};
 
-/// Keys of the object's members.
+/// Keys of the object's members, without that of an id, which no uncertain call has.
 const KEYS: [&str; 4] = ["name", "arguments", "parameters", "type"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ enum Member {
     Arguments,
     /// `"type": "function"`, which Llama writes as well.
     Type,
+    /// The model's own id of the call, which Mistral writes as well.
+    Id,
 }
 
 /// The key or value that runs.
@@ -50,9 +52,15 @@ pub(in super::super) struct JsonToolCall {
     member: Option<Member>,
     has_arguments: bool,
     has_type: bool,
+    allows_id: bool,
 }
 
 impl JsonToolCall {
+    /// Reads an object that may have an id.
+    pub(super) fn with_id() -> Self {
+        Self { allows_id: true, ..Self::default() }
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.expected == Expected::Nothing
     }
@@ -75,7 +83,7 @@ impl JsonToolCall {
         match member {
             None => KEYS.iter().any(|key| key.starts_with(characters)),
             Some(Member::Name) => tools.has_beginning(characters),
-            Some(Member::Arguments | Member::Type) => true,
+            Some(Member::Arguments | Member::Type | Member::Id) => true,
         }
     }
 
@@ -133,7 +141,7 @@ impl JsonToolCall {
             let expected = if member == Some(Member::Arguments) {
                 "arguments that are a JSON object"
             } else {
-                "a name that is a text"
+                "a name or an id that is a text"
             };
             return Err(BrokenToolCall::other(expected, "another value"));
         }
@@ -164,6 +172,7 @@ impl JsonToolCall {
                 self.expected = Expected::Colon;
             }
             Some(Member::Name) => piece.set_name(text())?,
+            Some(Member::Id) => {}
             Some(Member::Type) if text() == "function" => self.has_type = true,
             Some(Member::Type) => {
                 return Err(BrokenToolCall::other("the type \"function\"", "another"));
@@ -184,6 +193,7 @@ impl JsonToolCall {
             "name" => (Member::Name, piece.name.is_none()),
             "arguments" | "parameters" => (Member::Arguments, !self.has_arguments),
             "type" => (Member::Type, !self.has_type),
+            "id" if self.allows_id => (Member::Id, true),
             _ => {
                 return Err(BrokenToolCall::other(
                     "the members \"name\" and \"arguments\"",

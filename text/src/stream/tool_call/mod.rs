@@ -3,6 +3,8 @@
 
 mod gemma;
 mod json;
+mod mistral;
+mod python;
 mod tagged;
 
 use super::json::{BrokenJson, JsonScanner};
@@ -11,7 +13,8 @@ use crate::prompt::format::{ToolCallFormat, is_tool_name};
 
 use gemma::GemmaToolCall;
 use json::JsonToolCall;
-use tagged::TaggedToolCall;
+use mistral::MistralToolCall;
+use tagged::{GLM, MINICPM, QWEN, TaggedToolCall};
 
 /// Why the characters are no tool call, in a sentence for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +58,7 @@ pub(super) enum ToolCallReader {
     Json(JsonToolCall),
     Tagged(TaggedToolCall),
     Gemma(GemmaToolCall),
+    Mistral(MistralToolCall),
     /// Arguments alone: the name is known from elsewhere.
     Arguments(JsonScanner),
 }
@@ -63,13 +67,28 @@ impl ToolCallReader {
     /// The reader of a format's tool calls.
     pub(super) fn new(format: ToolCallFormat) -> Self {
         match format {
-            ToolCallFormat::QwenXml => Self::Tagged(TaggedToolCall::default()),
+            ToolCallFormat::QwenXml => Self::Tagged(TaggedToolCall::new(&QWEN)),
+            ToolCallFormat::MiniCpm => Self::Tagged(TaggedToolCall::new(&MINICPM)),
+            ToolCallFormat::Glm => Self::Tagged(TaggedToolCall::new(&GLM)),
+            ToolCallFormat::MistralList | ToolCallFormat::MistralArgs => {
+                Self::Mistral(MistralToolCall::new())
+            }
             ToolCallFormat::Gemma4 => Self::Gemma(GemmaToolCall::default()),
             ToolCallFormat::Harmony => Self::Arguments(JsonScanner::new()),
             ToolCallFormat::Hermes | ToolCallFormat::Llama3 | ToolCallFormat::None => {
                 Self::Json(JsonToolCall::default())
             }
         }
+    }
+
+    /// The reader of the next object of a list.
+    pub(super) fn next_of_list() -> Self {
+        Self::Mistral(MistralToolCall::next_of_list())
+    }
+
+    /// Whether an object of the same list may follow the tool call.
+    pub(super) fn is_in_list(&self) -> bool {
+        matches!(self, Self::Mistral(reader) if reader.is_in_list())
     }
 
     /// Takes the next character.
@@ -86,6 +105,7 @@ impl ToolCallReader {
             Self::Json(reader) => reader.push(character, piece),
             Self::Tagged(reader) => reader.push(character, tools, piece),
             Self::Gemma(reader) => reader.push(character, piece),
+            Self::Mistral(reader) => reader.push(character, piece),
             Self::Arguments(scanner) if scanner.is_done() && character.is_whitespace() => Ok(()),
             Self::Arguments(scanner) => Ok(scanner.push(character, &mut piece.arguments)?),
         }
@@ -108,6 +128,7 @@ impl ToolCallReader {
             Self::Json(reader) => reader.cut(piece),
             Self::Tagged(reader) => reader.cut(piece),
             Self::Gemma(reader) => reader.cut(piece),
+            Self::Mistral(reader) => reader.cut(piece),
             Self::Arguments(scanner) => scanner.cut(&mut piece.arguments),
         }
     }
@@ -117,7 +138,7 @@ impl ToolCallReader {
     pub(super) fn may_become_tool_call(&self, tools: &OfferedTools) -> bool {
         match self {
             Self::Json(reader) => reader.may_become_tool_call(tools),
-            Self::Tagged(_) | Self::Gemma(_) | Self::Arguments(_) => true,
+            Self::Tagged(_) | Self::Gemma(_) | Self::Mistral(_) | Self::Arguments(_) => true,
         }
     }
 
@@ -127,6 +148,7 @@ impl ToolCallReader {
             Self::Json(reader) => reader.in_text(),
             Self::Tagged(reader) => reader.in_text(),
             Self::Gemma(reader) => reader.in_text(),
+            Self::Mistral(reader) => reader.in_text(),
             Self::Arguments(scanner) => scanner.in_text(),
         }
     }
@@ -137,6 +159,7 @@ impl ToolCallReader {
             Self::Json(reader) => reader.is_done(),
             Self::Tagged(reader) => reader.is_done(),
             Self::Gemma(reader) => reader.is_done(),
+            Self::Mistral(reader) => reader.is_done(),
             Self::Arguments(scanner) => scanner.is_done(),
         }
     }
