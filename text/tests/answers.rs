@@ -174,6 +174,30 @@ fn harmony_templates_and_answers_agree() {
 }
 
 #[test]
+fn mistral_templates_and_answers_agree_also_with_ids_of_other_lengths() {
+    let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
+    let list = vec![said("", "", calls()), said("", "It is 5.", vec![])];
+    check("answers/mistral_list.jinja", ToolCallFormat::MistralList, "</s>", false, list);
+    let args = vec![said("", "I read it.", calls()), said("", "", calls())];
+    check("answers/mistral_args.jinja", ToolCallFormat::MistralArgs, "</s>", false, args);
+    for template in ["answers/mistral_list.jinja", "answers/mistral_args.jinja"] {
+        let mut asked = said("", "", calls());
+        asked.calls[0].id = "call_0123456789abcdef_0_0".into();
+        asked.calls[1].id = "a1B2c3D4e".into();
+        let answer = |id: &str| {
+            let message = Message::new(Role::Tool, vec!["a".into()]);
+            Message { call_id: id.into(), name: "read_file".into(), ..message }
+        };
+        let answers = [answer("call_0123456789abcdef_0_0"), answer("a1B2c3D4e")];
+        let question = Message::new(Role::User, vec!["Which?".into()]);
+        let messages = [vec![question, asked], answers.to_vec()].concat();
+        let text = text_of(&language(template), &conversation(messages, false));
+        assert!(!text.contains("call_0123456789abcdef_0_0"), "{text}");
+        assert_eq!(text.matches("a1B2c3D4e").count(), 2, "an id of nine characters stays: {text}");
+    }
+}
+
+#[test]
 fn minicpm_templates_and_answers_agree() {
     let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
     let marked = call("read_file", json!({"text": "a &amp; ]] </param> b"}));

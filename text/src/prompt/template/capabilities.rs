@@ -23,6 +23,8 @@ pub(super) struct Capabilities {
     pub(super) reasoning: bool,
     /// Each of several system messages in its place.
     pub(super) system_anywhere: bool,
+    /// No ids of tool calls but those of nine letters and digits.
+    pub(super) short_ids_alone: bool,
 }
 
 impl Capabilities {
@@ -35,6 +37,7 @@ impl Capabilities {
         answers: true,
         reasoning: true,
         system_anywhere: true,
+        short_ids_alone: false,
     };
 
     /// Whether the template shows all that tools need.
@@ -50,6 +53,11 @@ impl Capabilities {
     /// Whether the template shows the assistant's thoughts.
     pub(super) fn shows_reasoning(self) -> bool {
         self.reasoning
+    }
+
+    /// Whether the template refuses ids of tool calls that have not nine letters and digits.
+    pub(super) fn takes_short_ids_alone(self) -> bool {
+        self.short_ids_alone
     }
 
     /// Whether the template shows each of several system messages in its place.

@@ -4,6 +4,7 @@
 //! The compilation finds out which parts of a conversation the template can show ([`probe`]). A
 //! conversation with a part that the template leaves out is refused (I5).
 
+mod call_ids;
 mod capabilities;
 mod effort;
 mod engine;
@@ -143,6 +144,7 @@ impl Template {
         let conversation = &self.in_order(conversation);
         let conversation = &self.with_fields(conversation);
         let conversation = &self.with_effort(conversation);
+        let conversation = &self.with_short_ids(conversation);
         if let Some(field) = self.capabilities.missing_field(conversation) {
             return Err(RenderError::no_tools(field));
         }
@@ -192,6 +194,16 @@ impl Template {
         }
         let mut changed = conversation.clone();
         self.efforts.set(&mut changed);
+        Cow::Owned(changed)
+    }
+
+    /// The conversation, with ids of tool calls as short as the template asks for.
+    fn with_short_ids<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        if !self.capabilities.takes_short_ids_alone() || !call_ids::concern(conversation) {
+            return Cow::Borrowed(conversation);
+        }
+        let mut changed = conversation.clone();
+        call_ids::shorten(&mut changed);
         Cow::Owned(changed)
     }
 

@@ -17,6 +17,7 @@ pub(super) fn capabilities(engine: &Engine) -> Capabilities {
         answers: probe.shows(history(), &["answ3r"]).unwrap_or(true),
         reasoning: probe.shows(thoughts(), &["th0ught"]) == Ok(true),
         system_anywhere: probe.shows_system_anywhere(),
+        short_ids_alone: probe.refuses_long_ids(),
         ..probe.content
     }
 }
@@ -73,6 +74,18 @@ impl Probe<'_> {
         let Ok(text) = self.engine.render(&conversation, self.content) else { return false };
         let places: Option<Vec<usize>> = said.iter().map(|(_, word)| text.find(word)).collect();
         places.is_some_and(|places| places.is_sorted())
+    }
+
+    /// Whether the template takes a history with ids of nine characters, and refuses longer ones.
+    fn refuses_long_ids(&self) -> bool {
+        let mut long = history();
+        for message in &mut long.messages {
+            message.calls.iter_mut().for_each(|call| call.id.push_str("00000"));
+            if message.role == Role::Tool {
+                message.call_id.push_str("00000");
+            }
+        }
+        self.shows(long, &[]).is_err() && self.shows(history(), &[]).is_ok()
     }
 
     fn shows_tools(&self) -> bool {
