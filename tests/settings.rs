@@ -1,7 +1,7 @@
 //! `paceline config`: settings with their sources, changes that are in force at once, changes that
 //! wait for a restart, and settings that outlive every process.
 
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use nix::sys::signal::Signal;
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -133,28 +133,19 @@ fn a_change_that_is_refused_changes_nothing_and_one_that_is_overridden_says_so()
     stack.stop();
 }
 
-/// The command line alone, many times: a writer that is killed leaves the earlier settings or the
-/// new ones, whole, and nothing that keeps the next one from writing.
+/// The command line alone. The writer's unit tests kill it at chosen bytes.
 #[test]
-fn a_killed_writer_leaves_whole_settings() {
+fn a_full_disk_refuses_a_setting_and_leaves_the_earlier_ones() {
     let stack = Stack::new("");
     set(&stack, "limits.queue=1");
-    for round in 0..20_u32 {
-        let setting = format!("limits.queue={}", round + 2);
-        let mut writer = stack.command(&["config", "set", &setting]);
-        let mut writer =
-            writer.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
-        // From the first instruction to the last: each round gets a little further.
-        let spins = u64::from(round) * 400_000;
-        (0..spins).for_each(|spin| {
-            std::hint::black_box(spin);
-        });
-        let _ = writer.kill();
-        writer.wait().expect("a child");
-        let (value, source) = shown(&stack, "limits.queue");
-        assert_eq!(source, "config set", "round {round}");
-        assert!(value.parse().is_ok_and(|value: u32| value <= round + 2), "round {round}: {value}");
-    }
+    let before = kept(&stack);
+    // No file of this command may have a byte.
+    let refused = stack.shell("ulimit -f 0; paceline config set limits.queue=2").output();
+    let refused = refused.expect("a shell");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("settings.toml"), "{refused:?}");
+    assert_eq!(kept(&stack), before);
+    assert_eq!(shown(&stack, "limits.queue"), pair("1", "config set"));
     assert!(set(&stack, "limits.queue=99").contains("= 99"));
     stack.sweep();
 }

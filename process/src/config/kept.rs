@@ -146,3 +146,91 @@ fn write(path: &Path, text: &str, dir: &File) -> io::Result<()> {
     // The rename itself outlives a power cut.
     dir.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use nix::sys::resource::{Resource, setrlimit};
+
+    use super::*;
+
+    fn set(key: &str, value: &str) -> [KeptChange; 1] {
+        [KeptChange::Set(Assignment::new(key, value))]
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).expect("there").map(|entry| entry.expect("fine"));
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn writers_of_kept_settings_take_turns_and_lose_no_change() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let path = temp.path().join("paceline.settings.toml");
+        let keys = [
+            "limits.queue",
+            "limits.max_new_tokens",
+            "routing.max_concurrent",
+            "supervisor.restarts",
+        ];
+        let write = |key: &str, value: u32| {
+            change(&path, &set(key, &value.to_string()), |_| {
+                // The file was read, and is not written yet: no other writer may be here.
+                let other = File::open(temp.path()).expect("a directory");
+                assert!(Flock::lock(other, FlockArg::LockExclusiveNonblock).is_err(), "no lock");
+                Ok(())
+            })
+            .expect("written");
+        };
+        std::thread::scope(|scope| {
+            for key in keys {
+                let write = &write;
+                scope.spawn(move || (1..=5).for_each(|value| write(key, value)));
+            }
+        });
+        let table = read(&path).expect("whole");
+        for key in keys {
+            let (section, word) = key.split_once('.').expect("a dot");
+            let value = table[section][word].to_string();
+            assert_eq!(value.trim_matches('"'), "5", "{key} in {table:?}");
+        }
+        assert_eq!(names(temp.path()), ["paceline.settings.toml"]);
+    }
+
+    /// Set in the process that is killed while it writes: the file and the bytes that it writes.
+    const KILLED: &str = "PACELINE_TEST_KILLED_WRITER";
+
+    #[test]
+    fn a_writer_that_is_killed_at_any_byte_leaves_the_earlier_settings_whole() {
+        if let Some(order) = std::env::var_os(KILLED) {
+            let order = order.into_string().expect("UTF-8");
+            let (bytes, path) = order.split_once(' ').expect("two words");
+            let bytes = bytes.parse().expect("a number");
+            setrlimit(Resource::RLIMIT_FSIZE, bytes, bytes).expect("lowered");
+            // SIGXFSZ kills this process at the first byte that is too many.
+            let outcome = change(Path::new(path), &set("limits.queue", "2"), |_| Ok(()));
+            panic!("it goes on: {outcome:?}");
+        }
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let path = temp.path().join("paceline.settings.toml");
+        change(&path, &set("limits.queue", "1"), |_| Ok(())).expect("written");
+        let before = fs::read_to_string(&path).expect("there");
+        let name = "config::kept::tests::a_writer_that_is_killed_at_any_byte_leaves_the_earlier_settings_whole";
+        for bytes in [0, 1, HEAD.len(), before.len() - 1] {
+            let mut writer = Command::new(std::env::current_exe().expect("a path"));
+            writer.args([name, "--exact"]).env(KILLED, format!("{bytes} {}", path.display()));
+            let output = writer.output().expect("it starts");
+            assert_eq!(output.status.signal(), Some(nix::libc::SIGXFSZ), "{bytes}: {output:?}");
+            assert_eq!(fs::read_to_string(&path).expect("there"), before, "killed at {bytes}");
+        }
+        // Its remainder keeps no later writer from writing.
+        change(&path, &set("limits.queue", "3"), |_| Ok(())).expect("written");
+        assert_eq!(read(&path).expect("whole")["limits"]["queue"].as_integer(), Some(3));
+        assert_eq!(names(temp.path()), ["paceline.settings.toml"]);
+    }
+}
