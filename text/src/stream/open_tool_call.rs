@@ -281,6 +281,7 @@ mod tests {
             // Only at the beginning of an answer can this family's tool call be told from text.
             let (one, both): (&[&str], &[&str]) = match format {
                 ToolCallFormat::Llama3 => (&[], &[]),
+                ToolCallFormat::Harmony => (&["read"], &["fly", "read"]),
                 _ => (&["get-time"], &["fly", "get-time"]),
             };
             for tokens in [true, false] {
@@ -319,7 +320,7 @@ mod tests {
                 let mut arguments = String::new();
                 for part in model.parts(&ids[..end], offered(), &[1], FinishReason::Stop) {
                     match part {
-                        AnswerPart::ToolCallStart(_) => arguments.clear(),
+                        AnswerPart::ToolCallStart(_) | AnswerPart::ToolCallEnd => arguments.clear(),
                         AnswerPart::ToolCallArguments(more) => arguments += &more,
                         AnswerPart::MalformedToolCall(_) => {
                             let parsed = serde_json::from_str::<Value>(&arguments);

@@ -308,7 +308,8 @@ mod tests {
         assert_eq!(found[0], "a|[The file file_1 was here. It is not shown.]");
         assert!(found[1].starts_with("summary") && found[1].ends_with('b'), "{found:?}");
         assert_eq!(found.last().map(String::as_str), Some(state));
-        let error = texts(BodyKind::Messages, &said(&[upload.clone()])).expect_err("a new one");
+        let error =
+            texts(BodyKind::Messages, &said(std::slice::from_ref(&upload))).expect_err("a new one");
         assert!(error.message.contains("keeps and fetches no file"), "{error}");
     }
 
