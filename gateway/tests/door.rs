@@ -9,12 +9,11 @@ use std::time::Duration;
 use keyring::{ALICE, BOB, Certified, certified, keys, of, private};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
-use paceline_proto::DESCRIPTORS;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateRequest;
 use prost::Message as _;
-use prost_types::FileDescriptorSet;
+use stage::methods::methods;
 use stage::{Stage, is, limited, text, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -31,27 +30,6 @@ fn with_key<T>(message: T, authorization: &str) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("authorization", authorization.parse().expect("ASCII"));
     request
-}
-
-/// Every method there is a description of, served at the front or not: package.Service/Method.
-fn methods() -> Vec<String> {
-    let sets = [
-        DESCRIPTORS,
-        tonic_health::pb::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-    ];
-    let sets = sets.map(|set| FileDescriptorSet::decode(set).expect("compiled in"));
-    let mut methods = Vec::new();
-    for file in sets.iter().flat_map(|set| &set.file) {
-        for service in &file.service {
-            methods.extend(
-                service.method.iter().map(|method| {
-                    format!("{}.{}/{}", file.package(), service.name(), method.name())
-                }),
-            );
-        }
-    }
-    methods
 }
 
 /// Sends a request with an empty message to a method.

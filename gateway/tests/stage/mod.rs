@@ -5,6 +5,7 @@
 
 pub mod exchange;
 pub mod http;
+pub mod methods;
 pub mod operations;
 pub mod program;
 pub mod raw;

@@ -12,7 +12,8 @@ use tonic::transport::{Channel, Endpoint};
 /// The gateway's program on a port of its own; killed when dropped.
 pub struct Program {
     child: Child,
-    address: SocketAddr,
+    /// Where it speaks gRPC.
+    pub address: SocketAddr,
     /// Where it speaks HTTP.
     pub http: SocketAddr,
     pub client: InferenceClient<Channel>,

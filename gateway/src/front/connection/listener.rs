@@ -25,8 +25,9 @@ use super::connections::{ConnectionSlot, Connections, OpenConnection, UNUSED};
 use super::key::AskKey;
 use super::layer::Layered;
 use super::opening::{self, Opened, OpeningGuard, Openings};
+use super::places::AnswerPlaces;
 use super::timed::MessageBounds;
-use super::track::TrackRequests;
+use super::track::{AnswerBounds, TrackRequests, UNSENT_BYTES};
 use crate::guard::Guard;
 use crate::inference::admission::ByteBudget;
 
@@ -38,9 +39,9 @@ const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
 const STREAM_WINDOW: u32 = 128 << 10;
 /// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes of one stream that are kept for a socket that takes none at this moment. For HTTP/1 this
-/// is also the bound of a request's headers.
-const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of a connection of HTTP/1 that are kept for a socket that takes none at this moment. This is
+/// also the bound of a request's headers.
+const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 /// Time for the headers of a request of HTTP/1, from the end of the one before. An idle connection
 /// of HTTP/1 is closed after it: clients that keep connections expect that, and cannot be asked by
 /// a ping whether they are still there.
@@ -75,7 +76,8 @@ impl Default for Ends {
 pub struct Listeners {
     guard: Guard,
     streams: u32,
-    bounds: MessageBounds,
+    messages: MessageBounds,
+    answers: AnswerBounds,
     connections: Connections,
     openings: Openings,
     ends: Ends,
@@ -87,15 +89,17 @@ impl Listeners {
     /// No connections, within `limits`. Bodies take their bytes from `budget`. The connections are
     /// closed when a token of `ends` is cancelled.
     pub fn new(guard: Guard, limits: &LimitsConfig, budget: ByteBudget, ends: Ends) -> Self {
-        let bounds = MessageBounds {
+        let messages = MessageBounds {
             time: Duration::from_secs(limits.message_s),
             bytes: limits.max_message_bytes,
             budget,
         };
+        let unread = Duration::from_secs(limits.unread_s);
         Self {
             guard,
             streams: limits.streams_per_connection,
-            bounds,
+            messages,
+            answers: AnswerBounds { places: AnswerPlaces::default(), unread },
             connections: Connections::new(limits),
             openings: Openings::default(),
             ends,
@@ -211,8 +215,12 @@ impl Listeners {
         P: WireProtocol,
     {
         let builder = self.builder(is_http2);
-        let track =
-            TrackRequests::<P>::new(slot.handle(), self.guard.has_keys(), self.bounds.clone());
+        let track = TrackRequests::<P>::new(
+            slot.handle(),
+            self.guard.has_keys(),
+            self.messages.clone(),
+            self.answers.clone(),
+        );
         let requests = Layered::new(protocol.service(), track);
         let service = Layered::new(requests, AskKey::new(protocol, self.guard.clone(), peer));
         let leaving = self.ends.leaving.clone();
@@ -271,13 +279,13 @@ impl Listeners {
             .initial_connection_window_size(connection_window(self.streams))
             .keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .max_send_buf_size(UNSENT_BYTES)
             .max_header_list_size(MAX_HEADER_LIST_BYTES);
         builder
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(HTTP1_HEADER_TIMEOUT)
-            .max_buf_size(SEND_BUFFER_BYTES);
+            .max_buf_size(HTTP1_BUFFER_BYTES);
         builder
     }
 }

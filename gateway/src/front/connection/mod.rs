@@ -2,12 +2,12 @@
 //! few seconds, and closed in order.
 //!
 //! A request passes two layers before its protocol's service. [`key`] asks for its key. [`track`]
-//! counts the connection's requests and bounds the time of their messages. The sockets differ only
-//! in their [`WireProtocol`].
+//! counts the connection's requests, and bounds the time of their messages and what their answers
+//! hold. The sockets differ only in their [`WireProtocol`].
 //!
 //! [`listener`] accepting and serving · [`opening`] the first bytes · [`connections`] the table of
 //! connections, one for all sockets · [`timed`] bounds of a message's time · [`intake`] its bytes in
-//! the budget · [`layer`] layers.
+//! the budget · [`places`] places of answers · [`layer`] layers.
 
 pub mod connections;
 pub mod intake;
@@ -15,6 +15,7 @@ pub mod key;
 pub mod layer;
 pub mod listener;
 pub mod opening;
+pub mod places;
 pub mod timed;
 pub mod track;
 
@@ -35,6 +36,7 @@ use crate::guard::keys::Principal;
 use crate::guard::{Guard, UnknownKey};
 use crate::inference::error::InferenceError;
 use intake::BodyLength;
+use places::AnswerKind;
 use timed::TimedBody;
 
 /// An error of a body.
@@ -80,6 +82,15 @@ pub trait WireProtocol: Clone + Debug + Send + Sync + 'static {
 
     /// The client's own limit on the time of a request.
     fn timeout(headers: &HeaderMap) -> Option<Duration>;
+
+    /// Whose bound the answer to a request of this path counts in (I14).
+    fn answer_kind(path: &str) -> AnswerKind;
+
+    /// The end of an answer that was not read in time: trailers, or the error of its body.
+    ///
+    /// # Errors
+    /// The protocol has no trailers.
+    fn unread(error: InferenceError) -> Result<HeaderMap, BoxError>;
 
     /// How long the body of a request with this head is.
     fn body_length(request: &Parts) -> BodyLength;

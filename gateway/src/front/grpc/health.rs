@@ -1,32 +1,22 @@
 //! `grpc.health.v1`: answers SERVING exactly when a request would be served at this instant. It
-//! reads the same [`Standing`] as requests and starts no work. It needs no key, so its watches are
-//! bounded in number.
+//! reads the same [`Standing`] as requests and starts no work. It needs no key. The places of its
+//! watches are those of [`crate::front::connection::places`].
 //!
 //! tonic-health's own service is a copy that must be kept in step, and ends a watch of an unknown
 //! name where the protocol wants SERVICE_UNKNOWN; its messages are used here.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use futures::Stream;
-use paceline_vocabulary::Reason;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::status;
-use crate::front::connection::track::Caller;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::quoted;
 use crate::inference::standing::Standing;
-
-/// Watches at once of callers without a key, if keys are set: for the few programs that look after a
-/// service and have no key.
-const UNKNOWN_WATCHES: usize = 32;
-/// Watches at once in all, two for each connection by default. Each takes some kilobytes.
-const WATCHES: usize = 1024;
 
 /// Condition of the service that a check or watch names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,36 +55,12 @@ impl ServiceName {
 pub(super) struct HealthService {
     standing: watch::Receiver<Standing>,
     closing: CancellationToken,
-    watches: Arc<Semaphore>,
-    unknown_watches: Arc<Semaphore>,
 }
 
 impl HealthService {
     /// Answers from `standing`; watches end when `closing` is cancelled.
     pub(super) fn new(standing: watch::Receiver<Standing>, closing: CancellationToken) -> Self {
-        let places = |places| Arc::new(Semaphore::new(places));
-        let (watches, unknown_watches) = (places(WATCHES), places(UNKNOWN_WATCHES));
-        Self { standing, closing, watches, unknown_watches }
-    }
-
-    /// A place for one more watch.
-    fn enter(&self, caller: Option<&Caller>) -> Result<[Option<OwnedSemaphorePermit>; 2], Status> {
-        let is_known = caller.is_none_or(|caller| caller.is_authenticated);
-        let place = |places: &Arc<Semaphore>, most: usize, whose: &str| {
-            let place = Arc::clone(places).try_acquire_owned();
-            place.map(Some).map_err(|_| {
-                let message = format!(
-                    "there are {most} watches of health {whose}, the most there may be; end one, or use Check"
-                );
-                let error = InferenceError::new(Reason::TooManyStreams, message);
-                status::of(error.field("grpc.health.v1.Health/Watch").fact("limit", most))
-            })
-        };
-        let unknown = match is_known {
-            true => None,
-            false => place(&self.unknown_watches, UNKNOWN_WATCHES, "without a key")?,
-        };
-        Ok([unknown, place(&self.watches, WATCHES, "in all")?])
+        Self { standing, closing }
     }
 }
 
@@ -125,27 +91,23 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let place = self.enter(request.extensions().get())?;
         let name = ServiceName::parse(&request.into_inner().service);
-        let state = (self.standing.clone(), self.closing.clone(), place, None);
-        let stream = futures::stream::unfold(
-            state,
-            move |(mut standing, closing, place, last)| async move {
+        let state = (self.standing.clone(), self.closing.clone(), None);
+        let stream =
+            futures::stream::unfold(state, move |(mut standing, closing, last)| async move {
                 loop {
                     let status = name.map_or(ServingStatus::ServiceUnknown, |name| {
                         name.status(&standing.borrow_and_update())
                     });
                     if last != Some(status) {
-                        let state = (standing, closing, place, Some(status));
-                        return Some((Ok(answer(status)), state));
+                        return Some((Ok(answer(status)), (standing, closing, Some(status))));
                     }
                     tokio::select! {
                         () = closing.cancelled() => return None,
                         changed = standing.changed() => changed.ok()?,
                     }
                 }
-            },
-        );
+            });
         Ok(Response::new(Box::pin(stream)))
     }
 }
@@ -242,36 +204,5 @@ mod tests {
         closing.cancel();
         assert!(watch.next().await.is_none());
         assert!(unknown.next().await.is_none());
-    }
-
-    /// A watch of a caller with or without a key, where keys are set.
-    fn watch_of(is_authenticated: bool) -> Request<HealthCheckRequest> {
-        let mut request = ask("");
-        let party = crate::turns::Party::default();
-        request.extensions_mut().insert(Caller { party, is_authenticated });
-        request
-    }
-
-    #[tokio::test]
-    async fn thirty_two_watches_without_a_key_are_open_at_once_and_others_are_not_counted() {
-        let (_standing, seen) = watch::channel(Standing::default());
-        let health = HealthService::new(seen, CancellationToken::new());
-        let watch = async |known| health.watch(watch_of(known)).await.map(Response::into_inner);
-        let mut open = vec![];
-        for _ in 0..UNKNOWN_WATCHES {
-            open.push(watch(false).await.expect("a place"));
-        }
-        let refused = watch(false).await.map(drop).expect_err("all are taken");
-        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
-        assert!(refused.message().contains("32 watches of health without a key"), "{refused:?}");
-        open.push(watch(true).await.expect("with a key"));
-        assert!(health.check(watch_of(false)).await.is_ok(), "a check is no watch");
-        drop(open.remove(0));
-        open.push(watch(false).await.expect("the place of one that ended"));
-        for _ in open.len()..WATCHES {
-            open.push(watch(true).await.expect("a place"));
-        }
-        let refused = watch(true).await.map(drop).expect_err("all are taken");
-        assert!(refused.message().contains("1024 watches of health in all"), "{refused:?}");
     }
 }

@@ -123,12 +123,21 @@ impl v1::inference_server::Inference for InferenceService {
             let counted = decode::count(message)?;
             Ok((counted.input, counted.report_ids))
         };
+        let sender = open.sender();
+        let room = self.reception.inference().budget.hold(sender.party.clone());
         let counted = async {
-            let reading = self.reception.read(open.sender(), timeout_error, message, decode);
+            let reading = self.reception.read(sender, timeout_error, message, decode);
             let (request, report_ids) = open.within(reading).await?;
-            Ok(encode::count(open.count(request).await?, report_ids))
+            let counted = encode::count(open.count(request).await?, report_ids);
+            // The ids, and their bytes on the wire.
+            room.grow_answer((size_of_val(&*counted.token_ids) + counted.encoded_len()) as u64)?;
+            Ok(counted)
         };
-        counted.await.map(Response::new).map_err(|error| failed(error, &request_id))
+        let mut response =
+            counted.await.map(Response::new).map_err(|error| failed(error, &request_id))?;
+        // The layer of the connection holds it until the answer is read.
+        response.extensions_mut().insert(room);
+        Ok(response)
     }
 
     async fn get_model(

@@ -13,6 +13,7 @@ use tonic::service::Routes;
 
 use super::{status, timeout};
 use crate::front::connection::intake::BodyLength;
+use crate::front::connection::places::AnswerKind;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{Guard, KeySource, UnknownKey};
@@ -63,6 +64,27 @@ impl WireProtocol for GrpcWire {
 
     fn timeout(headers: &HeaderMap) -> Option<Duration> {
         timeout::of_headers(headers)
+    }
+
+    fn answer_kind(path: &str) -> AnswerKind {
+        match path {
+            "/paceline.v1.Inference/Generate"
+            | "/paceline.v1.Inference/Chat"
+            | "/vllm.grpc.engine.VllmEngine/Generate" => AnswerKind::Model,
+            "/grpc.health.v1.Health/Check"
+            | "/vllm.grpc.engine.VllmEngine/HealthCheck"
+            | "/vllm.grpc.engine.VllmEngine/Abort" => AnswerKind::Small,
+            "/grpc.health.v1.Health/Watch" => AnswerKind::Watch,
+            "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents" => AnswerKind::Loads,
+            "/vllm.grpc.engine.VllmEngine/GetTokenizer" => AnswerKind::Archive,
+            _ => AnswerKind::Other,
+        }
+    }
+
+    fn unread(error: InferenceError) -> Result<HeaderMap, BoxError> {
+        let mut trailers = HeaderMap::new();
+        status::of(error).add_header(&mut trailers)?;
+        Ok(trailers)
     }
 
     fn body_length(request: &Parts) -> BodyLength {

@@ -7,7 +7,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request as HttpRequest, State};
@@ -148,7 +147,6 @@ impl HttpFront {
             room: self.inference.budget.hold(context.party.clone()),
             party: context.party.clone(),
             _slot: context.slot.clone(),
-            limit: Duration::from_secs(self.inference.limits.unread_s),
         }
     }
 
@@ -281,6 +279,7 @@ pub(super) fn finish<D: Dialect>(
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use serde_json::{Value, json};
 
@@ -321,7 +320,7 @@ mod tests {
         let (budget, decoding) = (ByteBudget::new(64 << 20), Decoding::new(1));
         let reply = async |bytes: usize, may_write| {
             let (room, party) = (budget.hold(Party::default()), Party::default());
-            let held = HeldAnswer { room, party, _slot: None, limit: Duration::from_secs(60) };
+            let held = HeldAnswer { room, party, _slot: None };
             let event = AnswerEvent { token_ids: vec![1; bytes], ..Default::default() };
             let events = futures::stream::iter([Ok(event)]);
             let reply = whole_reply(events, Waiting(may_write), held, &decoding).await;

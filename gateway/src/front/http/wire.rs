@@ -16,6 +16,7 @@ use super::page::session;
 use super::site::Sites;
 use super::{STATUS_PAGE, of_path};
 use crate::front::connection::intake::BodyLength;
+use crate::front::connection::places::AnswerKind;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
@@ -23,6 +24,10 @@ use crate::inference::error::InferenceError;
 
 /// The paths that need no key. The page has no figures of its own: it asks for them.
 const OPEN: &[&str] = &["/health", STATUS_PAGE];
+
+/// The paths whose answers a model writes.
+const MODEL: &[&str] =
+    &["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
 
 /// HTTP with these paths.
 #[derive(Clone, Debug)]
@@ -78,6 +83,18 @@ impl WireProtocol for HttpWire {
 
     fn timeout(_headers: &HeaderMap) -> Option<Duration> {
         None
+    }
+
+    fn answer_kind(path: &str) -> AnswerKind {
+        match path {
+            "/health" => AnswerKind::Small,
+            path if MODEL.contains(&path) => AnswerKind::Model,
+            _ => AnswerKind::Other,
+        }
+    }
+
+    fn unread(error: InferenceError) -> Result<HeaderMap, BoxError> {
+        Err(error.into())
     }
 
     fn body_length(request: &Parts) -> BodyLength {

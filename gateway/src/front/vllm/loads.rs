@@ -12,7 +12,6 @@ use paceline_process::clock::unix_ns;
 use paceline_proto::smg::grpc::common;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_vocabulary::Reason;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +26,6 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Looks after which a load that has not changed is sent again, 5 s in all: smg asks by itself when
 /// no record came for 10 s.
 const UNCHANGED: u32 = 10;
-/// Streams at once, for a few routers with a few connections each.
-const MAX_STREAMS: usize = 64;
 
 /// The answer to a router that asks.
 pub(super) fn answer(loads: &Loads) -> vllm::GetLoadsResponse {
@@ -111,10 +108,9 @@ fn decides_alike(one: &Loads, other: &Loads) -> bool {
     of(one) == of(other)
 }
 
-/// The streams of loads that are open.
+/// Streams of loads, as many as there are places for ([`crate::front::connection::places`]).
 #[derive(Clone, Debug)]
 pub(super) struct LoadStreams {
-    places: Arc<Semaphore>,
     closing: CancellationToken,
 }
 
@@ -127,31 +123,20 @@ struct LoadStream {
     /// Looks since the last record.
     unchanged: u32,
     sample: u64,
-    _place: OwnedSemaphorePermit,
 }
 
 impl LoadStreams {
     /// None yet. They end when `closing` is cancelled.
     pub(super) fn new(closing: CancellationToken) -> Self {
-        Self { places: Arc::new(Semaphore::new(MAX_STREAMS)), closing }
+        Self { closing }
     }
 
     /// One more stream. A subscriber that does not read records without changes gets none.
-    ///
-    /// # Errors
-    /// There are as many as there may be.
     pub(super) fn open(
         &self,
         inference: Arc<Inference>,
         reads_records: bool,
-    ) -> Result<impl Stream<Item = common::KvEventBatch> + Send + 'static, InferenceError> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            let message = format!(
-                "there are {MAX_STREAMS} streams of loads, the most there may be; use GetLoads"
-            );
-            let error = InferenceError::new(Reason::TooManyStreams, message);
-            error.field("SubscribeKvEvents").fact("limit", MAX_STREAMS)
-        })?;
+    ) -> impl Stream<Item = common::KvEventBatch> + Send + 'static {
         let mut looks = tokio::time::interval(INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stream = LoadStream {
@@ -161,15 +146,14 @@ impl LoadStreams {
             last: None,
             unchanged: 0,
             sample: 0,
-            _place: place,
         };
-        Ok(futures::stream::unfold(stream, move |mut stream| async move {
+        futures::stream::unfold(stream, move |mut stream| async move {
             if !reads_records {
                 stream.closing.cancelled().await;
                 return None;
             }
             Some((stream.next().await?, stream))
-        }))
+        })
     }
 }
 

@@ -238,7 +238,6 @@ impl VllmEngine for Engine {
             load_records_before_first_batch: reads_records,
         } = request.into_inner();
         let records = self.load_streams.open(Arc::clone(self.inference()), reads_records);
-        let records = records.map_err(status::of)?;
         Ok(Response::new(Box::pin(records.map(Ok))))
     }
 }

@@ -40,8 +40,8 @@ const ENDINGS: [&str; 3] = ["jinja", "tiktoken", "model"];
 const MAX_FILES: usize = 50;
 /// Most bytes of all files. smg takes an archive of 200 MiB.
 const MAX_BYTES: u64 = 190 << 20;
-/// Bytes of a piece: far below the longest message that a client of gRPC takes by default, 4 MiB.
-const PIECE_BYTES: usize = 512 << 10;
+/// Bytes of a piece. A reader that stops holds one copy, and tonic sends a buffer of this length.
+const PIECE_BYTES: usize = 32 << 10;
 
 /// A zip archive of the text files of one model, whole in memory.
 #[derive(Debug)]

@@ -5,10 +5,11 @@
 //! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed
 //! afterwards. Connections without an authenticated request so far are shed before the others,
 //! whatever is open on them. Otherwise a client without a key could shut out those that have one.
-//! Any other connection with an open request is never shed.
+//! Any other connection with an open request is never shed. A connection with an answer that was not
+//! read in time leaves at once, and is closed after its other requests.
 //!
 //! ```text
-//!        no authenticated request for 30 s, or the gateway stops
+//!        no authenticated request for 30 s, an unread answer, or the gateway stops
 //!  Open ────────────────────────────────────────────────────▶ Leaving ──▶ closed
 //!   │                 the slot is given away                     │
 //!   └───────────────────────────────▶ Shed ◀─────────────────────┘
@@ -39,6 +40,9 @@ pub const UNUSED: Duration = Duration::from_secs(30);
 /// peer, and for the rest of an answer that waits in the connection for the peer to read. As long
 /// as a peer may take to answer a ping.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
+/// Time for the other requests of a connection with an unread answer: as long as a request may take
+/// by default. The end of the connection is the end of what the answer left in it.
+const UNREAD_GRACE: Duration = Duration::from_secs(600);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
 const MAX_SHED: usize = 64;
@@ -84,6 +88,8 @@ struct Activity {
     open_requests: usize,
     /// Whether there ever was an authenticated request.
     is_used: bool,
+    /// Whether an answer was not read in time.
+    has_unread: bool,
     /// The task waits for a time without a request, so each request wakes it.
     awaits_idle: bool,
     stage: ConnectionStage,
@@ -235,13 +241,14 @@ impl ConnectionSlot {
         self.0.clone()
     }
 
-    /// Resolves when the connection has to be closed: its slot was given away, or it had no request
-    /// for [`UNUSED`] and never an authenticated one.
+    /// Resolves when the connection has to be closed: its slot was given away, an answer on it was
+    /// not read in time, or it had no request for [`UNUSED`] and never an authenticated one.
     pub async fn leaves(&self) {
         let mut changes = self.0.activity.subscribe();
         loop {
-            let Activity { open_requests, is_used, stage, .. } = *changes.borrow_and_update();
-            if stage != ConnectionStage::Open {
+            let Activity { open_requests, is_used, has_unread, stage, .. } =
+                *changes.borrow_and_update();
+            if has_unread || stage != ConnectionStage::Open {
                 return;
             }
             tokio::select! {
@@ -270,7 +277,8 @@ impl ConnectionSlot {
     }
 
     /// Resolves when a connection that is being closed is waited for no longer: it was cut, had no
-    /// open request for [`CLOSE_GRACE`], or was shed that long ago and had no authenticated one.
+    /// open request for [`CLOSE_GRACE`], was shed that long ago and had no authenticated one, or has
+    /// an unread answer for longer than [`UNREAD_GRACE`].
     pub async fn is_overdue(&self) {
         {
             let _ordered = self.0.table.lock();
@@ -282,8 +290,10 @@ impl ConnectionSlot {
         }
         let mut changes = self.0.activity.subscribe();
         let mut unknown = std::pin::pin!(tokio::time::sleep(CLOSE_GRACE));
+        let mut unread = std::pin::pin!(tokio::time::sleep(UNREAD_GRACE));
         loop {
-            let Activity { open_requests, is_used, stage, .. } = *changes.borrow_and_update();
+            let Activity { open_requests, is_used, has_unread, stage, .. } =
+                *changes.borrow_and_update();
             if stage == ConnectionStage::Cut {
                 return;
             }
@@ -291,6 +301,7 @@ impl ConnectionSlot {
             tokio::select! {
                 () = tokio::time::sleep(CLOSE_GRACE), if open_requests == 0 => return,
                 () = &mut unknown, if is_unknown => return,
+                () = &mut unread, if has_unread => return,
                 _ = changes.changed() => {}
             }
         }
@@ -396,6 +407,14 @@ impl Activity {
 /// A request that is open, until it is dropped.
 #[derive(Debug)]
 pub struct TrackedRequest(ConnectionHandle);
+
+impl TrackedRequest {
+    /// Ends a request whose answer was not read in time. Its connection leaves.
+    pub fn unread(self) {
+        // Its drop takes the table's lock.
+        self.0.activity.send_modify(|activity| activity.has_unread = true);
+    }
+}
 
 impl Drop for TrackedRequest {
     fn drop(&mut self) {
