@@ -411,3 +411,57 @@ async fn loads_are_answered_and_pushed() {
     assert!(load.load_only);
     assert_eq!((load.running_requests, load.waiting_requests), (3, 9));
 }
+
+#[tokio::test]
+async fn a_sixty_fifth_stream_of_loads_and_a_second_archive_of_a_client_are_refused() {
+    let (stage, fake, mut attachment) = Stage::serving(|_| {}).await;
+    fake.operator.report(v1::StatusResponse::default());
+    let endpoint = format!("http://{}", stage.address);
+    let endpoint = tonic::transport::Endpoint::from_shared(endpoint).expect("an address");
+    let mut streams = Vec::new();
+    let mut refused = Vec::new();
+    // A client alone leaves some places. Clients of this machine are told apart by connection.
+    for _ in 0..3 {
+        let mut engine = VllmEngineClient::new(within(endpoint.connect()).await.expect("TCP"));
+        let status = loop {
+            match within(engine.subscribe_kv_events(SubscribeKvEventsRequest::default())).await {
+                Ok(stream) => streams.push(stream),
+                Err(status) => break status,
+            }
+        };
+        is(&status, Code::ResourceExhausted, Reason::TooManyStreams);
+        refused.push(status.message().to_owned());
+    }
+    assert_eq!(streams.len(), 64, "{refused:?}");
+    assert!(refused[0].contains("there are 57 streams of loads of this client"), "{refused:?}");
+    assert!(refused[2].contains("there are 64 streams of loads in all"), "{refused:?}");
+    drop(streams.pop());
+    let mut engine = VllmEngineClient::new(within(endpoint.connect()).await.expect("TCP"));
+    within(async {
+        // The gateway hears of the end a moment later.
+        while engine.subscribe_kv_events(SubscribeKvEventsRequest::default()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+
+    let model = tempfile::tempdir().expect("a directory");
+    stage::exchange::write_model(model.path(), "qwen3.jinja");
+    // More than the window of a client.
+    std::fs::write(model.path().join("more.tiktoken"), vec![b'x'; 8 << 20]).expect("written");
+    let mut state = ready();
+    state.model.as_mut().expect("served").path = model.path().display().to_string();
+    attachment.service(state).await;
+    let unread = within(async {
+        loop {
+            match engine.get_tokenizer(GetTokenizerRequest {}).await {
+                Ok(begun) => return begun,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    })
+    .await;
+    let second = within(engine.get_tokenizer(GetTokenizerRequest {})).await.expect_err("one");
+    is(&second, Code::ResourceExhausted, Reason::TooManyStreams);
+    drop(unread);
+}
