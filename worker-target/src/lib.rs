@@ -8,6 +8,7 @@
 
 #![cfg(feature = "mlx")]
 
+mod constraint;
 mod cost_file;
 mod drafting;
 mod engine;

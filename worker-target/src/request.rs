@@ -3,6 +3,7 @@
 use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_target_core::Request;
+use paceline_vocabulary::generation::ThoughtBudget;
 use paceline_vocabulary::{RequestId, TraceContext};
 
 use crate::image_files::LoadedImage;
@@ -28,6 +29,8 @@ pub(crate) struct ValidRequest {
     pub(crate) wants_margins: bool,
     /// Every batch reports the figures that its last one would report.
     pub(crate) wants_so_far: bool,
+    /// Bound of the thought before the answer.
+    pub(crate) thought: Option<ThoughtBudget>,
     /// The request's images, as many as `scheduling.images`; empty until their pixels are loaded.
     pub(crate) images: Vec<LoadedImage>,
 }

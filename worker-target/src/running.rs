@@ -4,6 +4,7 @@
 use paceline_process::clock::monotonic_ns;
 use paceline_target_core::DraftCounts;
 
+use crate::constraint::AnswerConstraint;
 use crate::grammar::GrammarState;
 use crate::outlet::TokenOutlet;
 use crate::request::ValidRequest;
@@ -13,8 +14,8 @@ use crate::request::ValidRequest;
 pub(crate) struct RunningRequest {
     pub(crate) request: ValidRequest,
     pub(crate) outlet: TokenOutlet,
-    /// Grammar of the answer, and the answer's place in it.
-    pub(crate) grammar: Option<GrammarState>,
+    /// Grammar of the answer and budget of its thought, and the answer's place in them.
+    pub(crate) constraint: AnswerConstraint,
     pub(crate) first_token: FirstTokenTimes,
     pub(crate) figures: RequestFigures,
 }
@@ -24,12 +25,15 @@ impl RunningRequest {
     pub(crate) fn new(request: ValidRequest, outlet: TokenOutlet) -> Self {
         let figures = RequestFigures { arrived_ns: monotonic_ns(), ..RequestFigures::default() };
         let first_token = FirstTokenTimes::default();
-        Self { request, outlet, grammar: None, first_token, figures }
+        let constraint = AnswerConstraint::new(None, request.thought.clone(), request.id_limit);
+        Self { request, outlet, constraint, first_token, figures }
     }
 
     /// The request, held to a grammar.
-    pub(crate) fn with_grammar(self, grammar: Option<GrammarState>) -> Self {
-        Self { grammar, ..self }
+    pub(crate) fn with_grammar(mut self, grammar: Option<GrammarState>) -> Self {
+        let ValidRequest { thought, id_limit, .. } = &self.request;
+        self.constraint = AnswerConstraint::new(grammar, thought.clone(), *id_limit);
+        self
     }
 
     /// The request's id as text.

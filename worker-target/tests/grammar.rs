@@ -14,7 +14,7 @@ use paceline_link::End;
 use paceline_proto::internal::v1::grammar_part::Content;
 use paceline_proto::internal::v1::{
     DescribeRequest, Generation, Grammar, GrammarPart, Heartbeat, LinkPhase, Permit, SamplingRule,
-    TokenBatch,
+    ThoughtBudget, ThoughtEndStep, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
@@ -314,6 +314,47 @@ async fn five_schemas_give_one_valid_answer_in_every_way() {
 #[ignore = "soak: 50 schemas in every way"]
 async fn fifty_schemas_give_one_valid_answer_in_every_way() {
     every_way_gives_one_valid_answer(50).await;
+}
+
+#[tokio::test]
+async fn a_thought_ends_at_its_budget_with_the_same_tokens_in_every_way() {
+    const BUDGET: usize = 20;
+    const ENDS: [u32; 2] = [281, 282];
+    let mut stage = Stage::new(&[]).await;
+    let step = |id| ThoughtEndStep { ids: vec![id] };
+    let end = ENDS.map(step).to_vec();
+    let thought = ThoughtBudget { max_tokens: BUDGET as u32, open_id: None, end, marks: 1 };
+    let warm = SamplingRule { temperature: 0.9, ..GREEDY };
+    let mut whole: Vec<(Generation, Vec<u32>)> = vec![];
+    for (at, sampling) in [GREEDY, warm].into_iter().enumerate() {
+        let prompt = &cases()[at].0;
+        let request = generation(&format!("t{at}"), &prompt[..prompt.len().min(60)], 60);
+        let free = Generation { sampling: Some(sampling), seed: 7, ..request };
+        let bounded = Generation { thought: Some(thought.clone()), ..named(&free, "bounded") };
+        let (free, ids) = (ids(&stage.plain(free).await), ids(&stage.plain(bounded.clone()).await));
+        assert_eq!((&ids[..BUDGET], &ids[BUDGET..BUDGET + 2]), (&free[..BUDGET], &ENDS[..]));
+        assert_eq!(ids.len(), 60, "the answer goes on");
+        whole.push((bounded, ids));
+    }
+    for (request, ids) in &whole {
+        for from in [5, BUDGET, BUDGET + 1, BUDGET + 2, 40] {
+            let named = named(request, &format!("from-{from}"));
+            let resumed = Generation { continuation_ids: ids[..from].to_vec(), ..named };
+            assert_eq!(stage::ids(&stage.plain(resumed).await), ids[from..], "from {from}");
+        }
+    }
+    let known: Known = Arc::default();
+    let stream = |(request, ids): &(Generation, Vec<u32>)| [&request.prompt_ids[..], ids].concat();
+    known.lock().expect("not poisoned").extend(whole.iter().map(stream));
+    for (number, (how, kind, script)) in (1..).zip(drafters(&known)) {
+        stage.link(number, kind, script).await;
+        for (request, ids) in &whole {
+            let batches = stage.speculative(named(request, how)).await;
+            assert_eq!(&stage::ids(&batches), ids, "{}, {how}", request.request_id);
+            let counts = speculation(&batches);
+            assert!(how != "known" || counts.accepted > 20, "{counts:?}: few rows were drafted");
+        }
+    }
 }
 
 #[tokio::test]

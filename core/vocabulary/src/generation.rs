@@ -53,6 +53,28 @@ pub struct Generation {
     pub tokenizer_vocab: u32,
     /// The grammar of the answer. Absent: any text.
     pub grammar: Option<Grammar>,
+    /// Bound of the thought before the answer. Absent: it has none.
+    pub thought: Option<ThoughtBudget>,
+}
+
+/// Bound of the tokens of a thought, and the ids that end it there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThoughtBudget {
+    /// Tokens after the tag that opens the thought, at most.
+    pub max_tokens: u32,
+    /// The id that opens a thought. Absent: the prompt has opened it.
+    pub open_id: Option<u32>,
+    /// The ids that end a thought, one after another; any id of a step will do.
+    pub end: Vec<Vec<u32>>,
+    /// As many of the last steps of `end` are the end of a thought in any case.
+    pub marks: u32,
+}
+
+impl ThoughtBudget {
+    /// Whether all its ids are of a vocabulary of this size.
+    pub fn is_of(&self, vocab_size: u32) -> bool {
+        self.end.iter().flatten().chain(&self.open_id).all(|id| *id < vocab_size)
+    }
 }
 
 /// A grammar as the target takes it.

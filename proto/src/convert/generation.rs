@@ -3,7 +3,7 @@
 
 use paceline_vocabulary::generation::{
     Done, Figures, FinishReason, Generation, Grammar, GrammarPart, PatchGrid, PromptImage,
-    Speculation, TextForm, TokenBatch, TokenLogprobs, TopLogprob,
+    Speculation, TextForm, ThoughtBudget, TokenBatch, TokenLogprobs, TopLogprob,
 };
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule, SamplingWish};
 use paceline_vocabulary::{Route, RouteWish, with_sampling_parameters};
@@ -76,6 +76,7 @@ macro_rules! generation {
                     route: route.into(),
                     images: each(generation.images),
                     grammar: generation.grammar.map(internal::Grammar::from),
+                    thought: generation.thought.map(internal::ThoughtBudget::from),
                     $($same: generation.$same,)*
                 }
             }
@@ -96,6 +97,7 @@ macro_rules! generation {
                     route: RouteWish::try_from(route).ok(),
                     images: each(generation.images),
                     grammar: generation.grammar.map(Grammar::try_from).transpose()?,
+                    thought: generation.thought.map(ThoughtBudget::from),
                     $($same: generation.$same,)*
                 })
             }
@@ -121,6 +123,22 @@ generation!(
     report_so_far,
     tokenizer_vocab
 );
+
+impl From<ThoughtBudget> for internal::ThoughtBudget {
+    fn from(ThoughtBudget { max_tokens, open_id, end, marks }: ThoughtBudget) -> Self {
+        let end = end.into_iter().map(|ids| internal::ThoughtEndStep { ids }).collect();
+        Self { max_tokens, open_id, end, marks }
+    }
+}
+
+/// The numbers are not checked.
+impl From<internal::ThoughtBudget> for ThoughtBudget {
+    fn from(budget: internal::ThoughtBudget) -> Self {
+        let internal::ThoughtBudget { max_tokens, open_id, end, marks } = budget;
+        let end = end.into_iter().map(|step| step.ids).collect();
+        Self { max_tokens, open_id, end, marks }
+    }
+}
 
 impl From<Grammar> for internal::Grammar {
     fn from(Grammar { frame, parts, end_ids }: Grammar) -> Self {
@@ -310,6 +328,12 @@ mod tests {
                     part(TextForm::JsonSchema("{}".into())),
                 ],
                 end_ids: vec![8],
+            }),
+            thought: Some(ThoughtBudget {
+                max_tokens: 19,
+                open_id: Some(20),
+                end: vec![vec![21], vec![22, 23]],
+                marks: 1,
             }),
         }
     }

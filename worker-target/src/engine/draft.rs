@@ -5,6 +5,7 @@ use paceline_target_core::SequenceKey;
 
 use super::{Engine, LaneForm};
 use crate::drafting::{Border, DraftEvent, FeedInputs};
+use crate::running::RunningRequest;
 
 impl Engine {
     pub(super) fn border(&self) -> Border {
@@ -56,18 +57,17 @@ impl Engine {
         self.scheduler.speculation.proposed_nothing(key);
     }
 
-    /// Cuts a draft of ids before the first id that the sequence's grammar excludes: rows after it
+    /// Cuts a draft of ids before the first id that the sequence's constraint excludes: rows after it
     /// could not be accepted. Returns the tokens that are left. Hidden rows become ids in the step
-    /// that verifies them, under the grammar.
+    /// that verifies them, under the constraint.
     fn cut_draft(&mut self, key: SequenceKey, tokens: usize) -> usize {
-        let running = self.running.get(&key);
-        let Some(grammar) = running.and_then(|running| running.grammar.as_ref()) else {
-            return tokens;
-        };
+        let Some(RunningRequest { constraint, .. }) = self.running.get(&key) else { return tokens };
         let Some(sequence) = self.scheduler.get(key) else { return tokens };
         let Some(ids) = self.drafting.proposed_ids(key) else { return tokens };
-        grammar.follow(&sequence.ids[sequence.prompt_len..]);
-        let allowed = grammar.allowed_drafts(ids);
+        if constraint.follow(&sequence.ids[sequence.prompt_len..], ids.len() + 1).is_none() {
+            return tokens;
+        }
+        let allowed = constraint.allowed_drafts(ids);
         self.drafting.cut(key, allowed);
         allowed
     }

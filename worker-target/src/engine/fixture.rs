@@ -178,6 +178,7 @@ pub(crate) fn request(
         id_limit: u32::MAX,
         wants_margins: false,
         wants_so_far: false,
+        thought: None,
         images: vec![],
     };
     (RunningRequest::new(request, TokenOutlet::new(tx, Stamp::default())), rx)

@@ -78,7 +78,7 @@ impl Engine {
         let Some(sequence) = self.scheduler.get(key) else { return };
         let (ids, images) = (sequence.ids.clone(), sequence.images.clone());
         let running = self.running.get(&key);
-        if let Some(why) = running.and_then(|running| running.grammar.as_ref()?.failure()) {
+        if let Some(why) = running.and_then(|running| running.constraint.failure()) {
             // The model's numbers are fine, so its rows are kept for others.
             return self.end_early(key, RequestEnd::Failed(error::grammar(&why)));
         }

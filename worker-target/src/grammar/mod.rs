@@ -154,4 +154,4 @@ impl PartContent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

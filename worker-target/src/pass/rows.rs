@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use paceline_models::sample::{Block, Constraint, DraftedIds, RowRule};
+use paceline_models::sample::{Block, DraftedIds, RowRule};
 use paceline_models::vision::{ImageForm, ImagePlacement, positions};
 use paceline_models::{
     Batch, FeatureLayers, ModelError, Override, PendingIds, Positions, Segment, SequenceId, Wants,
@@ -56,7 +56,7 @@ impl<'a> StepRows<'a> {
                 let first_drafted = rows.end - part.drafted as i32;
                 all.wants.logit_rows.extend(first_drafted - 1..rows.end);
                 all.drafted.extend(first_drafted..rows.end);
-                let rule = rule(sequence, running);
+                let rule = rule(sequence, running, part.drafted + 1);
                 all.keys.push(part.key);
                 all.blocks.push(Block { rule, drafted: part.drafted });
             }
@@ -135,13 +135,10 @@ impl<'a> StepRows<'a> {
     }
 }
 
-/// The rule by which a sequence's next token is chosen.
-fn rule<'a>(sequence: &'a Sequence, running: &'a RunningRequest) -> RowRule<'a> {
-    let RunningRequest { request, grammar, .. } = running;
-    let constraint = grammar.as_ref().map(|grammar| {
-        grammar.follow(&sequence.ids[sequence.prompt_len..]);
-        grammar as &dyn Constraint
-    });
+/// The rule by which a sequence's next token is chosen, the first one of `rows`.
+fn rule<'a>(sequence: &'a Sequence, running: &'a RunningRequest, rows: usize) -> RowRule<'a> {
+    let RunningRequest { request, constraint, .. } = running;
+    let constraint = constraint.follow(&sequence.ids[sequence.prompt_len..], rows);
     RowRule {
         history: &sequence.ids,
         prompt_len: sequence.prompt_len,

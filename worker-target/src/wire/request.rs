@@ -10,7 +10,7 @@ use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
 use paceline_target_core::{Image, Policy, Request};
-use paceline_vocabulary::generation::Generation;
+use paceline_vocabulary::generation::{Generation, ThoughtBudget};
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule};
 use paceline_vocabulary::{Force, Lane, Permit, RequestId, RouteReason};
 use tonic::Status;
@@ -122,6 +122,9 @@ pub(crate) fn request(
     };
     check_stops(&generation, model, id_limit)?;
     let grammar = grammar.map(|grammar| self::grammar(grammar, &generation, model)).transpose()?;
+    if let Some(thought) = &generation.thought {
+        check_thought(thought, id_limit)?;
+    }
     if let Some(count) = generation.logprobs.filter(|count| *count > MAX_LOGPROBS) {
         let what = format!("expected at most {MAX_LOGPROBS}, found {count}");
         return Err(invalid("logprobs", what));
@@ -147,6 +150,7 @@ pub(crate) fn request(
         wants_margins: generation.report_margins,
         wants_so_far: generation.report_so_far,
         images: vec![],
+        thought: generation.thought.clone(),
         scheduling: scheduling(generation, permit, images, clock),
     };
     Ok(CheckedRequest { request, announced, grammar })
@@ -259,6 +263,29 @@ fn check_stops(generation: &Generation, model: &TargetInfo, id_limit: u32) -> Re
     Ok(())
 }
 
+/// Checks the bound of a thought.
+fn check_thought(thought: &ThoughtBudget, id_limit: u32) -> Result<(), Status> {
+    /// Steps of a thought's end, and ids of a step, at most.
+    const MOST: usize = 8;
+    let ThoughtBudget { max_tokens, open_id, end, marks } = thought;
+    if *max_tokens == 0 {
+        return Err(invalid("thought.max_tokens", "expected at least 1, found 0"));
+    }
+    if end.iter().any(|ids| !(1..=MOST).contains(&ids.len())) || end.len() > MOST {
+        let what = format!("expected at most {MOST} steps with 1 to {MOST} ids each, found others");
+        return Err(invalid("thought.end", what));
+    }
+    if !thought.is_of(id_limit) {
+        let what = format!("expected ids below {id_limit}, found {open_id:?} and {end:?}");
+        return Err(invalid("thought.end", what));
+    }
+    if *marks == 0 || *marks as usize > end.len() {
+        let what = format!("expected 1 to {}, the steps of the end, found {marks}", end.len());
+        return Err(invalid("thought.marks", what));
+    }
+    Ok(())
+}
+
 /// Checks biases of logits.
 fn bias(list: &[LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, Status> {
     let invalid = |what: String| Err(Reason::InvalidArgument.field("sampling.logit_bias", what));
@@ -356,6 +383,20 @@ mod tests {
             refusal(|g| g.stop_token_ids = vec![3, 100]),
             (invalid, "stop_token_ids".into())
         );
+        let thought = |max_tokens, ids: &[u32], marks| {
+            let end = vec![internal::ThoughtEndStep { ids: ids.to_vec() }];
+            internal::ThoughtBudget { max_tokens, open_id: None, end, marks }
+        };
+        for (thought, field) in [
+            (thought(0, &[5], 1), "thought.max_tokens"),
+            (thought(1, &[], 1), "thought.end"),
+            (thought(1, &[100], 1), "thought.end"),
+            (internal::ThoughtBudget { open_id: Some(100), ..thought(1, &[5], 1) }, "thought.end"),
+            (thought(1, &[5], 0), "thought.marks"),
+            (thought(1, &[5], 2), "thought.marks"),
+        ] {
+            assert_eq!(refusal(|g| g.thought = Some(thought)), (invalid, field.into()));
+        }
         assert_eq!(refusal(|g| g.min_tokens = 11), (invalid, "min_tokens".into()));
         let stops = |g: &mut Generation| (g.min_tokens, g.stop_token_ids) = (1, (0..100).collect());
         assert_eq!(refusal(stops), (invalid, "stop_token_ids".into()));

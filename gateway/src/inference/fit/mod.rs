@@ -132,6 +132,7 @@ impl ModelContext<'_> {
             images: Vec::new(),
             tokenizer_vocab: language.tokens.vocabulary_size(),
             grammar: None,
+            thought: None,
         })
     }
 

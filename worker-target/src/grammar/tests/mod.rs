@@ -6,6 +6,8 @@ mod closing_bounds;
 pub(super) mod compile;
 mod state;
 
+pub(crate) use state::thoughtful;
+
 use internal::grammar_part::Content;
 
 use super::*;

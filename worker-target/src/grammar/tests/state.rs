@@ -105,6 +105,13 @@ impl Walk {
     }
 }
 
+/// The beginning of an answer that has a thought between the tags, and then an object.
+pub(crate) fn thoughtful() -> GrammarState {
+    let thought = "TEXT: /(?s:.*)/\nstart: <[257]> TEXT <[258]> @part_0\n";
+    let source = GrammarSource { frame: thought.into(), ..schema(&json!({"type": "object"})) };
+    state(&byte_vocabulary(), &source, END)
+}
+
 fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
