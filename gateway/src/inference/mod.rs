@@ -416,6 +416,7 @@ impl Inference {
         let at_end = language.answer_tags.thought_at_end(&prompt_ids, &language.tokens);
         if let Some(reading) = &mut reading {
             reading.thought_is_open = at_end == PromptThought::Open;
+            reading.one_call = params.one_call;
         }
         let processor = language.images.as_deref();
         let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
@@ -428,11 +429,11 @@ impl Inference {
         let tags = &language.answer_tags;
         let ends_thought = params.form_after_thought && thought == ThoughtRule::Open;
         let has_thoughts = reading.is_some() || ends_thought || params.channels.is_some();
-        let answers = has_thoughts.then_some(ModelAnswers { tags, thought });
+        let answers = ModelAnswers { tags, thought, one_call: params.one_call };
         let end_ids = &language.stop_ids;
         let known = |id: &&u32| **id < serving.model.vocab_size;
         let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
-        generation.grammar = form.grammar(answers, &end_ids)?;
+        generation.grammar = form.grammar(has_thoughts.then_some(answers), &end_ids)?;
         Ok(Prepared { served, params, generation, reading, images, image_starts })
     }
 

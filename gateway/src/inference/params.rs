@@ -69,6 +69,8 @@ pub struct GenerationParams {
     /// Whether a thought that a prompt of ids has opened ends before `form` holds. In answers to
     /// conversations it always does.
     pub form_after_thought: bool,
+    /// Whether the answer ends after its first complete call of an offered tool.
+    pub one_call: bool,
 }
 
 impl GenerationParams {

@@ -83,7 +83,7 @@ fn content(text: TextForm) -> TextForm {
 /// The thought before an answer, as the beginning of a rule. A prompt that ends in a thought has it
 /// in any case.
 fn thought_rules(model: ModelAnswers<'_>, rules: &mut String) -> String {
-    let ModelAnswers { tags, thought } = model;
+    let ModelAnswers { tags, thought, .. } = model;
     if !tags.format().thoughts || thought == ThoughtRule::None {
         return String::new();
     }
@@ -112,7 +112,7 @@ struct HarmonyRules {
 
 /// Messages in channels: any number of thoughts, then the answer or a tool call.
 fn harmony(model: ModelAnswers<'_>, held: HarmonyRules) -> String {
-    let ModelAnswers { tags, thought } = model;
+    let ModelAnswers { tags, thought, .. } = model;
     let HarmonyRules { text, calls, is_forced } = held;
     let thinks = thought != ThoughtRule::None;
     let tag = |tag: Tag| symbol(tags, tag);

@@ -7,10 +7,10 @@
 
 use serde_json::{Map, Value};
 
-use super::CallableTool;
 use super::check::check_sum;
-use super::lark::{escaped, quoted, symbol};
+use super::lark::{escaped, quoted, several_calls, symbol};
 use super::schema::not_strict;
+use super::{CallableTool, ModelAnswers};
 use crate::error::FieldError;
 use crate::prompt::format::{AnswerTags, Tag};
 
@@ -38,7 +38,11 @@ const MOST_DEPTH: usize = 16;
 ///
 /// # Errors
 /// A strict tool's schema has a keyword that is not read here, or a name that cannot be written.
-pub(super) fn calls(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<String, FieldError> {
+pub(super) fn calls(
+    model: ModelAnswers<'_>,
+    tools: &[&CallableTool],
+) -> Result<String, FieldError> {
+    let tags = model.tags;
     let bytes = |tool: &&CallableTool| Value::Object(tool.parameters.clone()).to_string().len();
     let strict = tools.iter().copied().filter(|tool| tool.strict);
     check_sum(strict.map(|tool| bytes(&tool)).sum())?;
@@ -69,7 +73,7 @@ pub(super) fn calls(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<String
     };
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
     Ok(format!(
-        "calls: call (GAP? call)* GAP?\n\
+        "{}\
          call: {open} inside\n\
          inside: ({}) \"}}\" {close}\n\
          pairs: pair (\",\" pair)*\n\
@@ -80,6 +84,7 @@ pub(super) fn calls(tags: &AnswerTags, tools: &[&CallableTool]) -> Result<String
          NUMBER: /-?(0|[1-9][0-9]{{0,17}})(\\.[0-9]{{1,17}})?([eE][+-]?[0-9]{{1,2}})?/\n\
          INTEGER: /-?(0|[1-9][0-9]{{0,17}})/\n\
          {text}{rules}",
+        several_calls(model.one_call),
         all.join(" | ")
     ))
 }

@@ -12,6 +12,15 @@ pub(super) fn symbol(tags: &AnswerTags, tag: Tag) -> String {
     }
 }
 
+/// The rule `calls`, of the rule `call`. White space may end it, because models end their lines before
+/// their answers.
+pub(super) fn several_calls(only_one: bool) -> &'static str {
+    match only_one {
+        true => "calls: call\n",
+        false => "calls: call (GAP? call)* GAP?\n",
+    }
+}
+
 /// Characters as a rule has them.
 pub(super) fn quoted(characters: &str) -> String {
     Value::from(characters).to_string()

@@ -62,6 +62,8 @@ pub struct ModelAnswers<'a> {
     pub tags: &'a AnswerTags,
     /// Whether a thought comes first.
     pub thought: ThoughtRule,
+    /// Whether the answer has one tool call at most.
+    pub one_call: bool,
 }
 
 /// Whether an answer begins with a thought.

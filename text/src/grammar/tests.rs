@@ -16,6 +16,7 @@ use crate::prompt::markup::Added;
 struct Family {
     tags: AnswerTags,
     words: Vec<&'static str>,
+    one_call: bool,
 }
 
 impl Family {
@@ -27,7 +28,7 @@ impl Family {
         });
         let added: Vec<Added> = added.collect();
         let tags = AnswerTags::of_added(AnswerFormat { thoughts, calls }, &added);
-        Self { tags, words: words.to_vec() }
+        Self { tags, words: words.to_vec(), one_call: false }
     }
 
     fn env(&self) -> TokEnv {
@@ -64,7 +65,7 @@ impl Family {
     }
 
     fn grammar_with(&self, form: AnswerForm, thought: ThoughtRule) -> Result<Grammar, FieldError> {
-        let model = ModelAnswers { tags: &self.tags, thought };
+        let model = ModelAnswers { tags: &self.tags, thought, one_call: self.one_call };
         form.grammar(Some(model), &[0]).map(|grammar| grammar.expect("it is not free"))
     }
 
@@ -286,6 +287,18 @@ fn white_space_may_end_forced_tool_calls() {
             let bad = [format!("{f}\nDone."), format!("{f} x"), format!("{f}\n\n\n\n\n\n")];
             let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
             family.check(required(), false, &[f, &line, &lines, &both], &bad);
+        }
+    }
+}
+
+#[test]
+fn one_forced_tool_call_ends_the_answer_if_no_more_are_allowed() {
+    for (format, words, f) in calls_between_tags() {
+        for words in [words, &[]] {
+            let family = Family { one_call: true, ..Family::new(format, false, words) };
+            let bad = [format!("{f}{f}"), format!("{f}\n{f}")];
+            let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
+            family.check(required(), false, &[f], &bad);
         }
     }
 }
@@ -644,6 +657,7 @@ fn free_answers_have_no_grammar() {
         !calls(ToolCallRule::Auto, true).is_free() && !required().is_free() && !object().is_free()
     );
     let tags = AnswerTags::of_added(AnswerFormat::default(), &[]);
-    let model = ModelAnswers { tags: &tags, thought: ThoughtRule::Free };
+    let thought = ThoughtRule::Free;
+    let model = ModelAnswers { tags: &tags, thought, one_call: false };
     assert_eq!(calls(ToolCallRule::Auto, false).grammar(Some(model), &[]), Ok(None));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::lark::{escaped, quoted, symbol};
+use super::lark::{escaped, quoted, several_calls, symbol};
 use super::schema::{not_strict, schema_part};
 use super::tagged::Syntax;
 use super::{CallableTool, ModelAnswers, Parts, ThoughtRule, gemma, tagged};
@@ -44,7 +44,7 @@ pub(super) fn write(
         }
         ToolCallFormat::Llama3 => whole(model, &json_calls(&called, "parameters", parts)?),
         ToolCallFormat::Gemma4 => {
-            ToolCalls { rules: gemma::calls(tags, &called)?, beside_text: beside_text(model) }
+            ToolCalls { rules: gemma::calls(model, &called)?, beside_text: beside_text(model) }
         }
         ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
         ToolCallFormat::MistralList => opened(model, "call", &mistral_list(&called, parts)?),
@@ -98,8 +98,7 @@ fn json_calls(
 fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
     let tags = model.tags;
     let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
-    // Models end their lines before their answers.
-    let mut rules = format!("calls: call (GAP? call)* GAP?\ncall: {open} inside\n");
+    let mut rules = format!("{}call: {open} inside\n", several_calls(model.one_call));
     rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
     ToolCalls { rules, beside_text: beside_text(model) }
 }
@@ -173,7 +172,7 @@ fn beside_text(model: ModelAnswers<'_>) -> String {
 
 /// The characters that would begin a thought, if there may be none and no token stands for them.
 fn excluded_thought(model: ModelAnswers<'_>) -> Option<&'static str> {
-    let ModelAnswers { tags, thought } = model;
+    let ModelAnswers { tags, thought, .. } = model;
     let is_spelled = tags.format().thoughts && tags.token(Tag::ThoughtOpen).is_none();
     (is_spelled && thought == ThoughtRule::None).then(|| tags.characters(Tag::ThoughtOpen))
 }

@@ -8,8 +8,8 @@ use paceline_vocabulary::generation::{Done, Figures, FinishReason, TokenBatch};
 use super::parts::Parts;
 use super::reading::AnswerReader;
 use super::{
-    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Ending, SpecialTokens, StopStrings,
-    Timing, Usage,
+    AnswerEnd, AnswerEvent, AnswerPart, ConversationReading, Ending, OfferedTools, SpecialTokens,
+    StopStrings, Timing, Usage,
 };
 use crate::prompt::Language;
 
@@ -91,12 +91,39 @@ pub struct Assembler {
     reasoning_tokens: u32,
     reader: AnswerReader,
     stops: StopStrings,
+    /// Of an answer that ends after its first tool call.
+    first_call: Option<FirstCall>,
+}
+
+/// The first complete call of an offered tool.
+#[derive(Debug)]
+struct FirstCall {
+    tools: Option<Arc<OfferedTools>>,
+    /// Whether the tool of the call that began last is offered.
+    is_offered: bool,
+}
+
+impl FirstCall {
+    /// Removes the parts after the call, if it ends in them. Returns whether it does.
+    fn ends_in(&mut self, parts: &mut Parts) -> bool {
+        let ends = |part: &AnswerPart| {
+            if let AnswerPart::ToolCallStart(start) = part {
+                self.is_offered = self.tools.as_ref().is_some_and(|tools| tools.has(&start.name));
+            }
+            *part == AnswerPart::ToolCallEnd && self.is_offered
+        };
+        let at = parts.all().iter().position(ends);
+        if let Some(at) = at {
+            parts.truncate(at + 1);
+        }
+        at.is_some()
+    }
 }
 
 /// Parts of the answer that the tokens of a batch complete.
 struct NewParts {
     parts: Vec<AnswerPart>,
-    /// The stop string that the tokens completed.
+    /// The stop string that the tokens completed; an empty one if a tool call ended the answer.
     stop: Option<String>,
 }
 
@@ -105,8 +132,12 @@ impl Assembler {
     pub fn new(mut settings: AssemblerSettings, language: Arc<Language>) -> Self {
         let stops = StopStrings::new(std::mem::take(&mut settings.stop));
         let special = std::mem::take(&mut settings.special);
-        let reader = AnswerReader::new(language, settings.reading.take()).with_special(special);
-        Self { settings, next_index: 0, reasoning_tokens: 0, reader, stops }
+        let reading = settings.reading.take();
+        let first_call = reading.as_ref().filter(|reading| reading.one_call);
+        let first_call =
+            first_call.map(|reading| FirstCall { tools: reading.tools.clone(), is_offered: false });
+        let reader = AnswerReader::new(language, reading).with_special(special);
+        Self { settings, next_index: 0, reasoning_tokens: 0, reader, stops, first_call }
     }
 
     /// Index of the next token, which is the number of tokens so far.
@@ -185,9 +216,11 @@ impl Assembler {
             if was_thinking || self.reader.is_thinking() {
                 self.reasoning_tokens = self.reasoning_tokens.saturating_add(1);
             }
-            if let Some(stop) = self.find_stop(&mut new, &mut out) {
+            let called = self.first_call.as_mut().is_some_and(|first| first.ends_in(&mut new));
+            let stop = self.find_stop(&mut new, &mut out).or(called.then(String::new));
+            if stop.is_some() {
                 ids.truncate(at + 1);
-                return NewParts { parts: out.take(), stop: Some(stop) };
+                return NewParts { parts: out.take(), stop };
             }
         }
         let mut stop = None;

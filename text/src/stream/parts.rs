@@ -62,6 +62,14 @@ impl Parts {
         }
     }
 
+    pub(crate) fn all(&self) -> &[AnswerPart] {
+        &self.0
+    }
+
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.0.truncate(count);
+    }
+
     pub(crate) fn take(&mut self) -> Vec<AnswerPart> {
         std::mem::take(&mut self.0)
     }

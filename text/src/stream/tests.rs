@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::parts::Parts;
 use super::{AnswerPart, ConversationReading, ToolCallStart};
 use crate::prompt::format::ToolCallFormat;
-use crate::samples::answers::{Model, TAGS, offered};
+use crate::samples::answers::{Model, SampleAnswer, TAGS, offered, sample_answers};
 
 fn shown(parts: &[AnswerPart]) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
@@ -608,6 +608,40 @@ fn tokens_of_thoughts_are_counted_with_their_tags_whatever_the_batches() {
             "<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>5"
         );
         assert_eq!(usage(ToolCallFormat::Harmony, &offered(), &harmony, size).0, thoughts + 2);
+    }
+}
+
+#[test]
+fn an_answer_with_one_tool_call_ends_where_the_call_does() {
+    let one = ConversationReading { one_call: true, ..offered() };
+    for SampleAnswer { calls, answer, .. } in sample_answers() {
+        let model = Model::new(calls, true);
+        let other = answer.replacen("read", "nope", 1);
+        let second = if calls == ToolCallFormat::Harmony { "read" } else { "get-time" };
+        for (answer, ended) in [(&answer, "read"), (&other, second)] {
+            // A call of another tool is no call in this format.
+            if calls == ToolCallFormat::Llama3 && *answer == other {
+                continue;
+            }
+            let ids = model.ids(answer);
+            for size in [1, 3, 1000] {
+                let reason = FinishReason::Length;
+                let events = model.events(&ids, one.clone(), &[size], &[], reason);
+                let parts: Vec<AnswerPart> =
+                    events.iter().flat_map(|event| event.parts.clone()).collect();
+                let start = parts.iter().rev().find_map(|part| match part {
+                    AnswerPart::ToolCallStart(start) => Some(start.name.as_str()),
+                    _ => None,
+                });
+                assert_eq!((start, parts.last()), (Some(ended), Some(&AnswerPart::ToolCallEnd)));
+                let end = events.last().and_then(|event| event.last.as_ref()).expect("an end");
+                assert_eq!(end.finish_reason, Some(FinishReason::Stop), "{calls:?}");
+                assert_eq!(end.stop, "");
+                let read: usize = events.iter().map(|event| event.token_ids.len()).sum();
+                assert_eq!(end.usage.completion_tokens as usize, read);
+                assert!(read < ids.len() || *answer == other, "{calls:?}: nothing was left out");
+            }
+        }
     }
 }
 

@@ -112,6 +112,8 @@ pub struct ConversationReading {
     pub call_ids: String,
     /// Whether a call of a tool that is not offered is text. Otherwise the client gets the call.
     pub offered_only: bool,
+    /// Whether the answer ends after its first complete call of an offered tool.
+    pub one_call: bool,
 }
 
 #[cfg(test)]

@@ -399,6 +399,7 @@ mod tests {
             channels: None,
             one_tool_call: false,
             form_after_thought: false,
+            one_call: false,
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);
     }

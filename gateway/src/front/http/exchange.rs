@@ -206,7 +206,8 @@ fn checked<W>(
 ) -> Result<Decoded<Request, W>, InferenceError> {
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let several = !more.is_empty();
-    let check = |(input, at)| {
+    let check = |(mut input, at): (RequestInput, u32)| {
+        input.params.one_call = calls == AllowedToolCalls::One;
         let error = |error| if several { of_prompt(error, at) } else { error };
         inference.check(input).map_err(|cause| paths.translate(error(cause)))
     };

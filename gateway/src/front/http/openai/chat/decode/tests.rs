@@ -93,6 +93,7 @@ fn every_parameter_is_decoded() {
         form: None,
         channels: None,
         form_after_thought: false,
+        one_call: false,
     };
     assert_eq!(found, expected);
 }
