@@ -190,6 +190,7 @@ impl Gateway {
             images: ImagePipeline::new(store, &config.limits)
                 .with_text_alone(!config.target.vision),
             limits: config.limits.clone(),
+            thinking_budget: config.gateway.thinking_budget,
             logs_texts: config.log.prompts,
             standing: self.standing.subscribe(),
             backlog: Arc::default(),

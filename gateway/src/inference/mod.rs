@@ -98,6 +98,9 @@ pub struct Inference {
     pub images: ImagePipeline,
     /// The operator's limits.
     pub limits: LimitsConfig,
+    /// Most tokens of a thought if the client sets no bound; 0: any number
+    /// (`gateway.thinking_budget`).
+    pub thinking_budget: u32,
     /// Whether prompts and answers are logged (`log.prompts`).
     pub logs_texts: bool,
     /// Whether requests can be served now.
@@ -433,6 +436,11 @@ impl Inference {
         let end_ids = &language.stop_ids;
         let known = |id: &&u32| **id < serving.model.vocab_size;
         let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
+        let budget = params.thinking_budget.unwrap_or(self.thinking_budget);
+        if reading.is_some() && budget > 0 {
+            let budget = answers.thought_budget(budget, &language.tokens);
+            generation.thought = budget.filter(|budget| budget.is_of(serving.model.vocab_size));
+        }
         generation.grammar = form.grammar(has_thoughts.then_some(answers), &end_ids)?;
         Ok(Prepared { served, params, generation, reading, images, image_starts })
     }

@@ -69,6 +69,9 @@ pub struct GenerationParams {
     /// Whether a thought that a prompt of ids has opened ends before `form` holds. In answers to
     /// conversations it always does.
     pub form_after_thought: bool,
+    /// Most tokens of the thought before the answer to a conversation; 0: any number. Absent: as the
+    /// operator sets it.
+    pub thinking_budget: Option<u32>,
     /// Whether the answer ends after its first complete call of an offered tool.
     pub one_call: bool,
 }

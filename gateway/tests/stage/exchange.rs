@@ -113,6 +113,7 @@ impl Exchange {
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
+            thinking_budget: config.gateway.thinking_budget,
             logs_texts: config.log.prompts,
             standing: standing.subscribe(),
             backlog: Arc::default(),

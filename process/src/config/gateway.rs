@@ -78,6 +78,9 @@ pub struct GatewayConfig {
     pub model_aliases: ModelAliases,
     /// Format of the tool calls in an answer.
     pub tool_format: ToolFormat,
+    /// Most tokens of a thought in answers to requests that set no bound of their own; 0 = any
+    /// number, as models are trained.
+    pub thinking_budget: u32,
     /// Origins (`https://chat.example.com`) whose pages may use the HTTP service from a browser, `*`
     /// = all; empty = none.
     #[serde(deserialize_with = "words")]
@@ -108,6 +111,7 @@ impl Default for GatewayConfig {
             http: "127.0.0.1:8061".into(),
             model_aliases: ModelAliases::Auto,
             tool_format: ToolFormat::Auto,
+            thinking_budget: 0,
             cors_origins: vec![],
             hosts: vec![],
             api_keys_file: String::new(),

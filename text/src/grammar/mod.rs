@@ -18,6 +18,7 @@ mod structural_tag;
 mod tagged;
 #[cfg(test)]
 mod tests;
+mod thought;
 mod tool_calls;
 
 use paceline_vocabulary::generation::{Grammar, GrammarPart, TextForm};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use paceline_vocabulary::generation::ThoughtBudget;
 use serde_json::json;
 
 use super::*;
@@ -228,6 +229,38 @@ fn the_prompt_and_the_request_decide_about_a_thought() {
         let conversation = Conversation { arguments, ..Conversation::default() };
         assert_eq!(conversation.switches_thinking_off(), is_off, "{:?}", conversation.arguments);
     }
+}
+
+#[test]
+fn a_thought_is_bounded_by_the_tokens_of_its_familys_tags() {
+    let tokens = &crate::samples::language().tokens;
+    let of = |family: &Family, thought| {
+        let model = ModelAnswers { tags: &family.tags, thought, one_call: false };
+        model.thought_budget(9, tokens)
+    };
+    let budget = |open_id, end: &[&[u32]], marks| {
+        let end = end.iter().map(|ids| ids.to_vec()).collect();
+        Some(ThoughtBudget { max_tokens: 9, open_id, end, marks })
+    };
+    let tagged = Family::new(ToolCallFormat::Hermes, true, &["<think>", "</think>"]);
+    assert_eq!(of(&tagged, ThoughtRule::Free), budget(Some(256), &[&[257]], 1));
+    assert_eq!(of(&tagged, ThoughtRule::Open), budget(None, &[&[257]], 1));
+    assert_eq!(of(&tagged, ThoughtRule::None), None);
+    let gemma = Family::new(ToolCallFormat::Gemma4, true, &["<|channel>", "<channel|>"]);
+    assert_eq!(of(&gemma, ThoughtRule::Free), budget(Some(256), &[&[257]], 1));
+    // Tags that are no tokens; a family without thoughts.
+    for thoughts in [true, false] {
+        let spelled = Family::new(ToolCallFormat::Hermes, thoughts, &[]);
+        assert_eq!(of(&spelled, ThoughtRule::Free), None);
+    }
+    let words = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"];
+    let harmony = Family::new(ToolCallFormat::Harmony, false, &words);
+    let ids = |word: &str| tokens.encode(word, false).expect("encodes");
+    let mut end = vec![vec![260], vec![256]];
+    end.extend(ids("assistant").into_iter().map(|id| vec![id]));
+    end.extend([vec![257], vec![ids("final")[0], ids("commentary")[0]]]);
+    let bounded = ThoughtBudget { max_tokens: 9, open_id: Some(257), end, marks: 2 };
+    assert_eq!(of(&harmony, ThoughtRule::Free), Some(bounded));
 }
 
 #[test]

@@ -76,9 +76,11 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
         grammar,
         tool_choice,
         reasoning_effort,
+        thinking_budget,
     } = message;
     let (route, form) = (route_wish(route)?, text_form(grammar)?);
     let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
+    let rest = GenerationParams { thinking_budget, ..rest };
     let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(at, message)| conversation_message(at, message));
@@ -366,6 +368,7 @@ mod tests {
             samples: 4,
             logprobs: Some(3),
             grammar: Some(v1::Grammar { kind: Some(Kind::JsonObject(v1::JsonObject {})) }),
+            thinking_budget: Some(2048),
             ..Default::default()
         };
         let expected = GenerationParams {
@@ -399,6 +402,7 @@ mod tests {
             channels: None,
             one_tool_call: false,
             form_after_thought: false,
+            thinking_budget: Some(2048),
             one_call: false,
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);

@@ -135,11 +135,7 @@ pub const TOOL: &[Accepted] = &[
 pub const TOOL_CHOICE: &[Accepted] = &[];
 
 /// Of thinking.
-pub const THINKING_CONFIG: &[Accepted] = &[accepted(
-    "budget_tokens",
-    Values::Any,
-    "Claude Code; thoughts count towards max_tokens and have no bound of their own",
-)];
+pub const THINKING_CONFIG: &[Accepted] = &[];
 
 /// Of the form of the output.
 pub const OUTPUT_CONFIG: &[Accepted] = &[];

@@ -74,23 +74,12 @@ pub const CALLED: &[Accepted] = &[accepted(
 )];
 
 /// Of the fields that say whether the model thinks.
-pub const THINKING: &[Accepted] = &[
-    accepted(
-        "budget_tokens",
-        Values::Any,
-        "clients of DeepSeek; thoughts have no bound of their own",
-    ),
-    accepted("clear_thinking", Values::Any, "clients of GLM; the template decides"),
-];
+pub const THINKING: &[Accepted] =
+    &[accepted("clear_thinking", Values::Any, "clients of GLM; the template decides")];
 
 /// Of OpenRouter's `reasoning`.
 pub const REASONING: &[Accepted] = &[
     accepted("exclude", Values::Boolean(false), "clients of OpenRouter"),
-    accepted(
-        "max_tokens",
-        Values::Any,
-        "clients of OpenRouter; thoughts have no bound of their own",
-    ),
     accepted("summary", Values::Any, "clients of OpenRouter; thoughts come whole"),
 ];
 

@@ -115,7 +115,8 @@ pub fn decode(
     let calls = AllowedToolCalls::one_if(only_one == Some(true));
     let choice = tool_rule(tool_choice)?;
     let tools = offered(tools.unwrap_or_default(), changes)?;
-    let Thoughts { mut arguments, mut effort, hide, form } = thoughts(thinking, output_config)?;
+    let thoughts = thoughts(thinking, output_config)?;
+    let Thoughts { mut arguments, mut effort, budget, hide, form } = thoughts;
     for (path, config) in outputs {
         effort = effort_of_turn(&path, config)?.or(effort);
     }
@@ -148,6 +149,7 @@ pub fn decode(
         // message_start has the cached tokens.
         report_usage: true,
         form,
+        thinking_budget: budget,
         ..Default::default()
     };
     Ok(Decoded {
@@ -221,11 +223,14 @@ fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>, Inferen
 }
 
 /// How a request asks for thoughts and for the form of the answer.
+#[derive(Default)]
 struct Thoughts {
     /// Variables of the template.
     arguments: Map<String, Value>,
     /// How much the model is to think.
     effort: Option<Effort>,
+    /// Most tokens of them.
+    budget: Option<u32>,
     /// Whether the client gets no text of them.
     hide: bool,
     /// Form of the answer's text that the request demands.
@@ -237,8 +242,8 @@ fn thoughts(
     thinking: Option<Thinking>,
     output: Option<OutputConfig>,
 ) -> Result<Thoughts, InferenceError> {
-    let mut thoughts = Thoughts { arguments: Map::new(), effort: None, hide: false, form: None };
-    if let Some(Thinking { kind, display, rest }) = thinking {
+    let mut thoughts = Thoughts::default();
+    if let Some(Thinking { kind, display, budget_tokens, rest }) = thinking {
         let thinks = match kind.as_str() {
             "enabled" | "adaptive" | "between_tools" => true,
             "disabled" => false,
@@ -249,6 +254,7 @@ fn thoughts(
         };
         check("thinking.", &rest, accepted::THINKING_CONFIG)?;
         thoughts.arguments.insert("enable_thinking".into(), thinks.into());
+        thoughts.budget = budget_tokens.map(Count::get);
         thoughts.hide = match display.as_deref() {
             None | Some("summarized") => false,
             Some("omitted") => true,

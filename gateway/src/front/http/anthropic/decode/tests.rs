@@ -239,6 +239,15 @@ fn thinking_and_effort_are_for_the_template() {
 }
 
 #[test]
+fn the_budget_of_thinking_is_decoded() {
+    let budget =
+        |thinking: Value| served(json!({ "thinking": thinking })).input.params.thinking_budget;
+    assert_eq!(budget(json!({"type": "enabled", "budget_tokens": 1024})), Some(1024));
+    assert_eq!(budget(json!({"type": "adaptive", "budget_tokens": null})), None);
+    assert_eq!(budget(json!(null)), None);
+}
+
+#[test]
 fn a_bill_before_the_system_prompt_is_not_for_the_model() {
     let bill =
         json!({"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1f;"});

@@ -496,6 +496,8 @@ pub struct Thinking {
     /// `summarized` or `omitted`. Thoughts are never summarized; `omitted` leaves their text out of
     /// the answer.
     pub display: Option<String>,
+    /// Tokens after which the thought is ended; 0 is no bound. `enabled` has it.
+    pub budget_tokens: Option<Count>,
     /// Fields that no other member takes; `accepted` refuses those without a place in its table.
     #[serde(flatten)]
     #[schema(ignore)]

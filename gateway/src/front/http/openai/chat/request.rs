@@ -335,6 +335,8 @@ pub struct ThinkingSwitch {
     /// `enabled`, `disabled` or `auto`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
+    /// Tokens after which the thought is ended; 0 is no bound.
+    pub budget_tokens: Option<Count>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -348,6 +350,8 @@ pub struct ReasoningSwitch {
     pub enabled: Option<bool>,
     /// How much: a word of `reasoning_effort`.
     pub effort: Option<String>,
+    /// Tokens after which the thought is ended; 0 is no bound.
+    pub max_tokens: Option<Count>,
     /// Fields that are not served.
     #[serde(flatten)]
     #[schema(ignore)]

@@ -8,6 +8,7 @@ use super::request::{ReasoningSwitch, Think, ThinkingSwitch};
 use crate::front::effort::{ENABLE_THINKING, REASONING_EFFORT, Thoughts, Wish};
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
+use crate::front::http::number::Count;
 use crate::front::http::openai::accepted;
 use crate::inference::error::{InferenceError, quoted};
 
@@ -71,6 +72,22 @@ pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceErro
     wish.thoughts(field, variables)
 }
 
+/// Most tokens of a thought, from the fields of a request that may have it.
+///
+/// # Errors
+/// Two of them have different numbers.
+pub(super) fn budget(fields: &ThinkingFields) -> Result<Option<u32>, InferenceError> {
+    let thinking = fields.thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
+    let reasoning = fields.reasoning.as_ref().and_then(|reasoning| reasoning.max_tokens);
+    match (thinking.map(Count::get), reasoning.map(Count::get)) {
+        (Some(one), Some(other)) if one != other => {
+            let expected = format!("{one}, as thinking.budget_tokens has it");
+            Err(InferenceError::invalid("reasoning.max_tokens", expected, other))
+        }
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
 /// The variables of the template, from the field that has them.
 fn variables(
     ours: Option<&AnyJson>,
@@ -121,7 +138,7 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
         Think::Switch(on) => ("think", Wish::of_switch(on)),
         Think::Effort(word) => ("think", Wish::of_word(word)),
     }));
-    if let Some(ThinkingSwitch { kind, rest }) = thinking {
+    if let Some(ThinkingSwitch { kind, budget_tokens: _, rest }) = thinking {
         check("thinking.", &rest, accepted::THINKING)?;
         match kind.as_deref() {
             None | Some("auto" | "adaptive") => {}
@@ -133,7 +150,7 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
             }
         }
     }
-    if let Some(ReasoningSwitch { enabled, effort, rest }) = reasoning {
+    if let Some(ReasoningSwitch { enabled, effort, max_tokens: _, rest }) = reasoning {
         check("reasoning.", &rest, accepted::REASONING)?;
         wishes.extend(enabled.map(|on| ("reasoning.enabled", Wish::of_switch(on))));
         wishes.extend(effort.map(|word| ("reasoning.effort", Wish::of_word(word))));

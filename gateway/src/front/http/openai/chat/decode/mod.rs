@@ -11,7 +11,7 @@ use super::request::{
     ChatPart, ChatTool, ChatToolCall, ImageAddress, ImageSource, NamedSchema, ResponseFormat,
     UsageSwitch,
 };
-use super::thinking::{ThinkingFields, thoughts};
+use super::thinking::{ThinkingFields, budget, thoughts};
 use crate::front::effort::Thoughts;
 use crate::front::http::accepted::check;
 use crate::front::http::error::FieldPaths;
@@ -72,7 +72,7 @@ pub(crate) fn chat(
     let form = text_form(response_format)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, &[])?;
-    let Thoughts { variables, effort } = thoughts(ThinkingFields {
+    let thinking = ThinkingFields {
         template_arguments,
         chat_template_kwargs,
         reasoning_effort,
@@ -80,7 +80,9 @@ pub(crate) fn chat(
         think,
         thinking,
         reasoning,
-    })?;
+    };
+    let thinking_budget = budget(&thinking)?;
+    let Thoughts { variables, effort } = thoughts(thinking)?;
     let begins_turn = |one: &ChatMessage| ["user", "assistant"].contains(&one.role.as_str());
     let newest = messages.iter().rposition(begins_turn).unwrap_or(0);
     let messages = messages.into_iter().enumerate();
@@ -99,6 +101,7 @@ pub(crate) fn chat(
         logprobs: reported(logprobs, top_logprobs)?.map(TopLogprobs::get),
         route: route.map(|word| params::route(&word)).transpose()?,
         form,
+        thinking_budget,
         ..parameters?
     };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };

@@ -93,9 +93,23 @@ fn every_parameter_is_decoded() {
         form: None,
         channels: None,
         form_after_thought: false,
+        thinking_budget: None,
         one_call: false,
     };
     assert_eq!(found, expected);
+}
+
+#[test]
+fn the_budget_of_thinking_is_decoded_from_the_fields_of_every_service() {
+    let budget = |fields: Value| params(fields).thinking_budget;
+    assert_eq!(budget(json!({"reasoning": {"max_tokens": 2048}})), Some(2048));
+    let of_deepseek = json!({"type": "enabled", "budget_tokens": 1024});
+    assert_eq!(budget(json!({ "thinking": of_deepseek })), Some(1024));
+    let same = json!({"thinking": of_deepseek, "reasoning": {"max_tokens": 1024}});
+    assert_eq!(budget(same), Some(1024));
+    assert_eq!(budget(json!({"reasoning": {"effort": "low"}})), None);
+    let two = json!({"thinking": of_deepseek, "reasoning": {"max_tokens": 2048}});
+    refused(two, "reasoning.max_tokens", "1024");
 }
 
 #[test]
