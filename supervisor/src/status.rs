@@ -163,6 +163,7 @@ fn model(core: &Supervisor) -> Option<ModelStatus> {
         logit_unit: model.logit_unit,
         vision: model.vision,
         image_limits: image_limits(core).filter(|_| model.vision),
+        unread_tool_calls: core.gateway().report().is_some_and(|report| report.unread_tool_calls),
     })
 }
 

@@ -67,6 +67,7 @@ pub fn gateway_report(message: internal::GatewayReport) -> GatewayReport {
         streams: message.streams,
         images: message.images.map(Into::into),
         model: message.model.map(ModelMark),
+        unread_tool_calls: message.unread_tool_calls,
     }
 }
 

@@ -92,6 +92,7 @@ fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {
             }
             AnswerPart::ToolCallCut => panic!("it ended by itself: {turn:?}"),
             AnswerPart::MalformedToolCall(fault) => panic!("{}: {turn:?}", fault.warning),
+            AnswerPart::Warning(warning) => panic!("{warning}: {turn:?}"),
         }
     }
     message
@@ -214,4 +215,12 @@ fn glm_templates_and_answers_agree() {
     let calls = || vec![call("read_file", arguments()), call("get-time", json!({}))];
     let messages = vec![said("so", "I read it.", calls()), said("", "", calls())];
     check("answers/glm.jinja", ToolCallFormat::Glm, "<|observation|>", false, messages);
+}
+
+#[test]
+fn tools_without_a_format_that_is_read_are_told() {
+    let read = language("answers/glm.jinja");
+    assert!(!read.leaves_tool_calls_unread());
+    assert!(read.with_tool_call_format(ToolCallFormat::None).leaves_tool_calls_unread());
+    assert!(!language("templates/plain.jinja").leaves_tool_calls_unread(), "it knows no tools");
 }

@@ -87,6 +87,7 @@ pub fn object(status: &StatusResponse) -> Value {
             "position_bytes": model.position_bytes, "exact_lanes": model.exact_lanes,
             "logit_unit": model.logit_unit, "vision": model.vision,
             "image_limits": model.image_limits.map(limits_object),
+            "unread_tool_calls": model.unread_tool_calls,
         })),
         "refused_drafters": status.refused_drafters.iter().map(|refused| json!({
             "model": refused.model, "reason": refused.reason,
@@ -177,7 +178,12 @@ pub fn table(status: &StatusResponse) -> String {
         &status.routing.clone().unwrap_or_default(),
         &status.memory.unwrap_or_default(),
     );
-    [aligned(&rows), figures, images(status), lanes(status).into(), routing, reasons].concat()
+    [aligned(&rows), figures, of_model(status), routing, reasons].concat()
+}
+
+/// Lines about the model.
+fn of_model(status: &StatusResponse) -> String {
+    images(status) + tool_calls(status) + lanes(status)
 }
 
 /// A line about images, once the model is known.
@@ -187,6 +193,16 @@ fn images(status: &StatusResponse) -> String {
         (_, false) => "images: none, the model is served as text alone\n".to_owned(),
         (None, true) => "images: served\n".to_owned(),
         (Some(limits), true) => format!("images: {}\n", limits_words(limits)),
+    }
+}
+
+/// A line for a model whose tool calls are not read.
+fn tool_calls(status: &StatusResponse) -> &'static str {
+    match &status.model {
+        Some(model) if model.unread_tool_calls => {
+            "tool calls: not read, because the format of this model is not known; a call arrives as text\n"
+        }
+        _ => "",
     }
 }
 
@@ -360,6 +376,7 @@ mod tests {
             logit_unit: 0.125,
             vision: false,
             image_limits: None,
+            unread_tool_calls: false,
         };
         let limits = ImageLimits { max_images: 8, max_pixels: 40, read_pixels: 20, max_tokens: 5 };
         let seeing = ModelStatus { vision: true, image_limits: Some(limits), ..model.clone() };
@@ -367,6 +384,11 @@ mod tests {
         let line = "images: at most 8 a request of 40 pixels each, read as at most 20 pixels or 5 tokens\n";
         assert!(table(&seeing).contains(line), "{}", table(&seeing));
         assert_eq!(super::object(&seeing)["model"]["image_limits"]["read_pixels"], 20);
+        assert!(!table(&seeing).contains("tool calls"), "{}", table(&seeing));
+        let unread = ModelStatus { unread_tool_calls: true, ..model.clone() };
+        let unread = StatusResponse { model: Some(unread), ..snapshot() };
+        assert!(table(&unread).contains("tool calls: not read, "), "{}", table(&unread));
+        assert_eq!(super::object(&unread)["model"]["unread_tool_calls"], true);
         let exact = StatusResponse { model: Some(model), ..snapshot() };
         assert!(table(&exact).contains("lanes: exact; "), "{}", table(&exact));
         assert!(!table(&snapshot()).contains("lanes: "));
@@ -374,7 +396,7 @@ mod tests {
         let known = super::object(&exact);
         assert_eq!(
             keys(&known["model"]),
-            "name context_length vocab_size position_bytes exact_lanes logit_unit vision image_limits"
+            "name context_length vocab_size position_bytes exact_lanes logit_unit vision image_limits unread_tool_calls"
         );
     }
 

@@ -123,6 +123,7 @@ mod tests {
             streams: 0,
             images: None,
             model: None,
+            unread_tool_calls: false,
         };
         let mut gateway = Gateway::default();
         assert_eq!(gateway.state(), ProcessState::Stopped);

@@ -45,6 +45,7 @@ pub(crate) fn gateway_report(attachment: u64, state: GatewayState) -> GatewayRep
         streams: 0,
         images: None,
         model: Some(ModelMark::of("")),
+        unread_tool_calls: false,
     }
 }
 

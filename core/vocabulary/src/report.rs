@@ -280,4 +280,6 @@ pub struct GatewayReport {
     pub images: Option<ImageLimits>,
     /// The model whose requests it accepts; `None` while it accepts none.
     pub model: Option<ModelMark>,
+    /// Whether the model has tools and the format of its tool calls is not read.
+    pub unread_tool_calls: bool,
 }

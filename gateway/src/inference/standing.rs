@@ -64,6 +64,8 @@ pub struct ServiceState {
     pub retry_after: Duration,
     /// Limits of images; `None` while none are served.
     pub images: Option<ImageLimits>,
+    /// Whether the model has tools and the format of its tool calls is not read.
+    pub unread_tool_calls: bool,
 }
 
 impl ServiceState {

@@ -129,6 +129,7 @@ impl Stack {
             images: None,
             // The fake target's model has no path.
             model: Some(paceline_vocabulary::ModelMark::of("").0),
+            unread_tool_calls: true,
         };
         reports.send(report).await.expect("room");
         let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);

@@ -107,6 +107,12 @@ impl Language {
         self
     }
 
+    /// Whether the template knows tools and the format of the model's tool calls is not read.
+    pub fn leaves_tool_calls_unread(&self) -> bool {
+        let knows_tools = self.template.as_ref().is_some_and(Template::knows_tools);
+        knows_tools && self.answer_tags.format().calls == ToolCallFormat::None
+    }
+
     /// Refuses a text that has more than `most_tokens` in any case, without tokenizing it.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub enum AnswerPart {
     /// The text after this part looked like a tool call and is none. If a call had begun and not
     /// ended, the call is void: the text has all its characters.
     MalformedToolCall(ToolCallFault),
+    /// A sentence for the client about the whole answer. It is the first part.
+    Warning(String),
 }
 
 /// The beginning of a tool call.
@@ -138,6 +140,7 @@ impl AnswerEvent {
             | AnswerPart::ToolCallArguments(text) => text.len(),
             AnswerPart::ToolCallStart(start) => start.id.len() + start.name.len(),
             AnswerPart::MalformedToolCall(fault) => fault.warning.len(),
+            AnswerPart::Warning(warning) => warning.len(),
             AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => 0,
         };
         let parts: usize = self.parts.iter().map(characters).sum();
@@ -146,14 +149,15 @@ impl AnswerEvent {
         (bytes + BYTES_OF_LOGPROB * numbers) as u64
     }
 
-    /// The kind of all its parts; `None` if there are none.
+    /// The kind of all its parts but warnings; `None` if there are none.
     fn kind(&self) -> Option<PartKind> {
         let kind = |part: &AnswerPart| match part {
             AnswerPart::Text(_) => PartKind::Text,
             AnswerPart::Reasoning(_) => PartKind::Reasoning,
             _ => PartKind::Call,
         };
-        let kinds = self.parts.iter().map(kind);
+        let is_warning = |part: &&AnswerPart| matches!(part, AnswerPart::Warning(_));
+        let kinds = self.parts.iter().filter(|part| !is_warning(part)).map(kind);
         kinds.reduce(|all, kind| if all == kind { all } else { PartKind::Several })
     }
 

@@ -8,7 +8,7 @@ use super::open_tool_call::ToolCallContext;
 use super::parts::Parts;
 use super::splitter::Splitter;
 use super::tools::ConversationReading;
-use super::{Detokenizer, Ending, SpecialTokens};
+use super::{AnswerPart, Detokenizer, Ending, SpecialTokens};
 use crate::prompt::Language;
 use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat};
 
@@ -26,7 +26,12 @@ pub(super) struct AnswerReader {
     text: Detokenizer,
     tags: Arc<AnswerTags>,
     splitter: AnySplitter,
+    /// The first part of the answer.
+    warning: Option<&'static str>,
 }
+
+/// Warning of an answer whose tool calls are not read.
+const UNREAD: &str = "the format of this model's tool calls is not known, so that a tool call is text; docs/clients.md lists the formats that are read";
 
 impl AnswerReader {
     /// Before the first token. Without `reading` all of the answer is text.
@@ -40,6 +45,9 @@ impl AnswerReader {
         tags: Arc<AnswerTags>,
         reading: Option<ConversationReading>,
     ) -> Self {
+        let has_tools = reading.as_ref().is_some_and(|reading| reading.tools.is_some());
+        let is_read = tags.format().calls != ToolCallFormat::None;
+        let warning = (has_tools && !is_read).then_some(UNREAD);
         let splitter = match reading {
             None => AnySplitter::Raw,
             Some(reading) => {
@@ -52,7 +60,7 @@ impl AnswerReader {
                 }
             }
         };
-        Self { text: Detokenizer::new(language), tags, splitter }
+        Self { text: Detokenizer::new(language), tags, splitter, warning }
     }
 
     /// With special tokens in the text, or without.
@@ -62,6 +70,7 @@ impl AnswerReader {
 
     /// Takes the next token, and adds what it completes to `parts`.
     pub(super) fn push(&mut self, id: u32, parts: &mut Parts) {
+        self.warn(parts);
         let tag = self.tags.of_token(id);
         match tag.filter(|_| !matches!(self.splitter, AnySplitter::Raw)) {
             None => {
@@ -76,6 +85,12 @@ impl AnswerReader {
         }
     }
 
+    fn warn(&mut self, parts: &mut Parts) {
+        if let Some(warning) = self.warning.take() {
+            parts.push(AnswerPart::Warning(warning.to_owned()));
+        }
+    }
+
     /// Whether the next token belongs to a thought.
     pub(super) fn is_thinking(&self) -> bool {
         match &self.splitter {
@@ -87,6 +102,7 @@ impl AnswerReader {
 
     /// The end of the answer.
     pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
+        self.warn(parts);
         let text = self.text.finish();
         self.splitter.push(&text, parts);
         self.splitter.finish(ending, parts);

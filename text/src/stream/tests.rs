@@ -30,6 +30,7 @@ fn shown(parts: &[AnswerPart]) -> Vec<String> {
             }
             AnswerPart::ToolCallCut => out.last_mut().expect("a call").push_str(" cut"),
             AnswerPart::MalformedToolCall(_) => out.push("fault".into()),
+            AnswerPart::Warning(_) => {}
         }
     }
     out
@@ -642,6 +643,22 @@ fn an_answer_with_one_tool_call_ends_where_the_call_does() {
                 assert!(read < ids.len() || *answer == other, "{calls:?}: nothing was left out");
             }
         }
+    }
+}
+
+#[test]
+fn an_answer_to_tools_begins_with_a_warning_if_calls_are_not_read() {
+    let parts = |calls: ToolCallFormat, reading: ConversationReading, answer: &str| {
+        let model = Model::new(calls, true);
+        model.parts(&model.ids(answer), reading, &[1], FinishReason::Stop)
+    };
+    for answer in ["", "f(1)"] {
+        let unread = parts(ToolCallFormat::None, offered(), answer);
+        let [AnswerPart::Warning(warning), rest @ ..] = &unread[..] else { panic!("{unread:?}") };
+        assert!(warning.contains("not known") && shown(rest).concat().ends_with(answer));
+        let no_tools = parts(ToolCallFormat::None, ConversationReading::default(), answer);
+        let read = parts(ToolCallFormat::Hermes, offered(), answer);
+        assert_eq!((shown(&no_tools), no_tools), (shown(&read), read));
     }
 }
 

@@ -60,6 +60,7 @@ impl AnswerEncoder {
                 self.running.remove(&sample);
                 message.warnings.push(warning);
             }
+            AnswerPart::Warning(warning) => message.warnings.push(warning),
         }
     }
 
@@ -241,6 +242,8 @@ mod tests {
             ..Default::default()
         };
         assert_eq!((cut.tool_calls, cut.text.as_str()), (vec![piece], ""));
+        let note = encode(0, vec![AnswerPart::Warning("n".into()), AnswerPart::Text("a".into())]);
+        assert_eq!((note.warnings, note.text.as_str()), (vec!["n".into()], "a"));
         let fault = AnswerPart::MalformedToolCall(ToolCallFault { warning: "w".into() });
         let last = encode(1, vec![fault, AnswerPart::Text("[".into())]);
         assert_eq!(

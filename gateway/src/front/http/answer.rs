@@ -76,7 +76,7 @@ pub struct AnswerExtension {
     /// How often the answers went on after a process of the service had ended. Absent: never.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resumed: u32,
-    /// Texts of the answer that looked like a tool call and are none.
+    /// Texts of the answer that looked like a tool call and are none, or that tool calls are not read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<AnswerWarning>,
 }
@@ -125,7 +125,7 @@ pub struct TimingReport {
     pub prefill_ms: f64,
 }
 
-/// A text of an answer that looked like a tool call and is none.
+/// A text of an answer that looked like a tool call and is none, or that tool calls are not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AnswerWarning {
     /// The answer that has the text.
@@ -201,7 +201,8 @@ impl Totals {
         extension.resumed = extension.resumed.saturating_add(*resumed);
     }
 
-    /// A text of an answer looked like a tool call and is none.
+    /// A sentence for the client: a text of an answer looked like a tool call and is none, or tool
+    /// calls are not read.
     pub(crate) fn warn(&mut self, index: u32, message: String) {
         self.extension.warnings.push(AnswerWarning { index, message });
     }

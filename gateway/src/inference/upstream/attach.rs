@@ -177,6 +177,7 @@ impl Attachment {
                     service = self.read_language(service).await;
                 }
                 service.images = self.image_limits(&service);
+                service.unread_tool_calls = self.leaves_tool_calls_unread(&service);
                 let known = self.standing.borrow().supervisor.clone();
                 let known = known.and_then(|supervisor| supervisor.service);
                 // Progress in words comes often; a change of state does not.
@@ -218,6 +219,12 @@ impl Attachment {
         let model = service.model.as_ref().filter(|model| model.vision)?;
         let language = self.languages.of(model)?.language;
         language.images.as_deref().map(|processor| limits_of(processor, &self.limits))
+    }
+
+    /// Whether the served model has tools and the format of its tool calls is not read.
+    fn leaves_tool_calls_unread(&self, service: &ServiceState) -> bool {
+        let language = service.model.as_ref().and_then(|model| self.languages.of(model));
+        language.is_some_and(|served| served.language.leaves_tool_calls_unread())
     }
 
     /// Reads the text side of another model. Returns the state with which requests are served: none
@@ -263,17 +270,19 @@ fn reports(
         (standing, running, None::<GatewayReport>),
         move |(mut standing, mut running, last)| async move {
             loop {
-                let (state, images, model) = {
+                let (state, images, model, unread_tool_calls) = {
                     let standing = standing.borrow_and_update();
                     let takes_more = standing.open().is_ok() && !standing.leaving;
                     let service = standing.supervisor.as_ref().and_then(|one| one.service.as_ref());
                     let images = service.and_then(|service| service.images);
                     let model = standing.serving().ok();
                     let model = model.map(|serving| ModelMark::of(&serving.model.path));
-                    match takes_more {
-                        true => (GatewayState::Ready, images, model),
-                        false => (GatewayState::Draining, images, model),
-                    }
+                    let state = match takes_more {
+                        true => GatewayState::Ready,
+                        false => GatewayState::Draining,
+                    };
+                    let unread = service.is_some_and(|service| service.unread_tool_calls);
+                    (state, images, model, unread)
                 };
                 let report = GatewayReport {
                     epoch: process.epoch,
@@ -283,6 +292,7 @@ fn reports(
                     streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
                     images,
                     model,
+                    unread_tool_calls,
                 };
                 if last != Some(report) {
                     return Some((report, (standing, running, Some(report))));

@@ -28,6 +28,7 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         retry_after: Duration::from_millis(state.retry_ms.into()),
         // The supervisor learns them from this process.
         images: None,
+        unread_tool_calls: false,
     }
 }
 
@@ -54,6 +55,7 @@ pub(super) fn report(report: GatewayReport) -> internal::GatewayReport {
         streams: report.streams,
         images: report.images.map(Into::into),
         model: report.model.map(|mark| mark.0),
+        unread_tool_calls: report.unread_tool_calls,
     }
 }
 

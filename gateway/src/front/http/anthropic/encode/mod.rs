@@ -112,6 +112,7 @@ impl MessageWriter {
                 self.void(events);
                 self.totals.warn(0, fault.warning);
             }
+            AnswerPart::Warning(warning) => self.totals.warn(0, warning),
         }
     }
 
@@ -220,6 +221,7 @@ impl AnswerWriter for MessageWriter {
                     AnswerPart::MalformedToolCall(fault) => {
                         self.totals.warn(0, fault.warning.clone())
                     }
+                    AnswerPart::Warning(warning) => self.totals.warn(0, warning.clone()),
                     _ => {}
                 }
                 content.take(part);
@@ -295,7 +297,8 @@ impl Content {
             (
                 AnswerPart::ToolCallArguments(_)
                 | AnswerPart::ToolCallEnd
-                | AnswerPart::ToolCallCut,
+                | AnswerPart::ToolCallCut
+                | AnswerPart::Warning(_),
                 _,
             ) => {}
         }

@@ -226,6 +226,18 @@ fn a_tool_call_that_the_model_breaks_off_is_text_and_its_block_never_stops() {
 }
 
 #[test]
+fn a_warning_is_beside_the_answer() {
+    let events = || {
+        let parts = vec![AnswerPart::Warning("not read".into()), text("a")];
+        vec![event(parts), last(FinishReason::Stop, "", 3)]
+    };
+    let whole = writer(Asked::default()).whole(events()).json();
+    assert_eq!(whole["content"], json!([{"type": "text", "text": "a"}]));
+    assert_eq!(whole["paceline"]["warnings"][0]["message"], "not read");
+    assert_eq!(assembled(&streamed(Asked::default(), events())), whole);
+}
+
+#[test]
 fn a_tool_call_that_was_cut_is_the_last_block_and_no_text() {
     let cut = |pieces: &[&str]| {
         let mut parts = vec![text("a"), tool_call("t", "f")];

@@ -251,6 +251,7 @@ impl ResponseWriter {
                 self.close(state, events);
                 self.totals.warn(0, fault.warning);
             }
+            AnswerPart::Warning(warning) => self.totals.warn(0, warning),
         }
     }
 

@@ -263,6 +263,15 @@ fn a_malformed_tool_call_is_text_with_a_warning() {
 }
 
 #[test]
+fn a_warning_is_beside_the_answer() {
+    let warning = AnswerPart::Warning("not read".into());
+    let events = vec![event(vec![warning, text("a")]), last(FinishReason::Stop)];
+    let whole = writer(asked(false)).whole(events).json();
+    assert_eq!(whole["output"][0]["content"][0]["text"], "a");
+    assert_eq!(whole["paceline"]["warnings"][0]["message"], "not read");
+}
+
+#[test]
 fn an_error_in_the_middle_fails_the_response_by_a_code() {
     let code = |kind| {
         let mut writer = writer(asked(false));

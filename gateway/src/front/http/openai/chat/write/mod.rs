@@ -131,6 +131,7 @@ impl ChatWriter {
                 match &part {
                     AnswerPart::ToolCallStart(_) => *open = true,
                     AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut => *open = false,
+                    AnswerPart::Warning(warning) => self.totals.warn(index, warning.clone()),
                     AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
                         self.totals.warn(index, warning.clone());
                         // The text of a tool call that had begun follows.
@@ -217,7 +218,8 @@ impl ChatWriter {
             }
             // The end's reason tells it.
             AnswerPart::ToolCallCut => None,
-            AnswerPart::MalformedToolCall(ToolCallFault { warning }) => {
+            AnswerPart::MalformedToolCall(ToolCallFault { warning })
+            | AnswerPart::Warning(warning) => {
                 self.totals.warn(index, warning);
                 None
             }
@@ -282,7 +284,8 @@ impl ChatAnswer {
             }
             AnswerPart::ToolCallEnd
             | AnswerPart::ToolCallCut
-            | AnswerPart::MalformedToolCall(_) => {}
+            | AnswerPart::MalformedToolCall(_)
+            | AnswerPart::Warning(_) => {}
         }
     }
 }

@@ -193,6 +193,18 @@ fn a_malformed_tool_call_is_text_with_a_warning() {
 }
 
 #[test]
+fn a_warning_is_beside_the_answer() {
+    let warning = AnswerPart::Warning("not read".into());
+    let events = vec![event(0, vec![warning, text("a")]), end(0, FinishReason::Stop)];
+    let answer = whole(writer(1, false, false), events.clone());
+    let warnings = json!([{"index": 0, "message": "not read"}]);
+    assert_eq!(answer["choices"][0]["message"]["content"], "a");
+    assert_eq!(answer["paceline"]["warnings"], warnings);
+    let chunks = streamed(writer(1, false, false), events);
+    assert_eq!(chunks.last().expect("some")["paceline"]["warnings"], warnings);
+}
+
+#[test]
 fn a_tool_call_that_was_cut_is_a_tool_call_with_the_reason_length() {
     let events = vec![
         event(0, vec![text("ok"), tool_call(0, "f"), arguments("{\"a\": ")]),
