@@ -219,8 +219,9 @@ fn glm_templates_and_answers_agree() {
 
 #[test]
 fn tools_without_a_format_that_is_read_are_told() {
+    assert!(language("templates/plain.jinja").leaves_tool_calls_unread(), "a form of its own");
     let read = language("answers/glm.jinja");
     assert!(!read.leaves_tool_calls_unread());
     assert!(read.with_tool_call_format(ToolCallFormat::None).leaves_tool_calls_unread());
-    assert!(!language("templates/plain.jinja").leaves_tool_calls_unread(), "it knows no tools");
+    assert!(!language("templates/words.jinja").leaves_tool_calls_unread(), "it knows no tools");
 }

@@ -17,7 +17,7 @@ use super::types::{
 };
 use crate::front::http::accepted::{Rest, check, quoted_value};
 use crate::front::http::error::{FieldName, FieldPaths};
-use crate::front::http::number::{MaxTokens, TopK};
+use crate::front::http::number::{Count, MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::TextOr;
 use crate::inference::bounds::check_elements;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::front::http::accepted::Rest;
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
-use crate::front::http::number::{MaxTokens, TopK};
+use crate::front::http::number::{Count, MaxTokens, TopK};
 use crate::front::http::values::TextOr;
 
 pub use documents::{
