@@ -14,7 +14,7 @@ pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) const CONFIG: &str = "config.json";
 
 /// Small files that are fetched if a model has them: configuration, tokenizer, template, images.
-const SMALL: [&str; 14] = [
+const SMALL: [&str; 15] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",
@@ -25,6 +25,7 @@ const SMALL: [&str; 14] = [
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "preprocessor_config.json",
     "processor_config.json",
     "video_preprocessor_config.json",
