@@ -57,6 +57,9 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     if object["model"]["vision"] == true {
         object["images"] = image_limits(&dir, &loaded);
     }
+    if let Some(lacks) = template_lacks(&dir, &loaded) {
+        object["template"] = json!({ "lacks": lacks });
+    }
     if lookup {
         // It has no files to read, and goes with any model.
         object["drafter"] =
@@ -74,6 +77,28 @@ fn image_limits(dir: &str, loaded: &Loaded) -> Value {
     command.args(["--image-limits", dir]).stdin(Stdio::null()).envs(loaded.variables());
     let output = command.output().ok().filter(|output| output.status.success());
     output.and_then(|output| serde_json::from_slice(&output.stdout).ok()).unwrap_or_default()
+}
+
+/// What the model's chat template calls and its engine lacks, as the gateway finds out; `None` if
+/// the gateway is not there, or cannot tell.
+fn template_lacks(dir: &str, loaded: &Loaded) -> Option<Vec<String>> {
+    let mut command = Command::new(beside("paceline-gateway").ok()?);
+    command.args(["--check-model", dir]).stdin(Stdio::null()).envs(loaded.variables());
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// A line about the chat template. Empty if its engine has all that it calls.
+fn template_line(object: &Value) -> String {
+    let lacks = object["template"]["lacks"].as_array().map_or(&[][..], Vec::as_slice);
+    let lacks: Vec<&str> = lacks.iter().filter_map(Value::as_str).collect();
+    if lacks.is_empty() {
+        return String::new();
+    }
+    let lacks = lacks.join(", ");
+    format!(
+        "template    calls what is not served: {lacks}; conversations that reach it are refused\n"
+    )
 }
 
 /// A line about images. Empty if nothing is known of them.
@@ -132,7 +157,7 @@ fn text(object: &Value) -> String {
         beside_positions(kv),
         size(&kv["longest_sequence_bytes"]),
     );
-    text.push_str(&[images_line(object), notes_lines(model)].concat());
+    text.push_str(&[images_line(object), template_line(object), notes_lines(model)].concat());
     let named = &machine["named"];
     let whose = match named["name"].as_str() {
         Some(name) => format!("{name}: {} can be used", size(&machine["usable_bytes"])),

@@ -64,7 +64,11 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
     let orders = LanguageOrders { vision: config.target.vision, ..Default::default() };
     if let Some(dir) = &arguments.check_model {
-        orders.read(dir)?;
+        let language = orders.read(dir)?;
+        for lacking in language.template.iter().flat_map(|template| template.lacks()) {
+            // A reader that is gone needs no answer.
+            let _ = writeln!(std::io::stdout(), "{lacking}");
+        }
         return Ok(Exit::Asked);
     }
     if let Some(dir) = &arguments.image_limits {

@@ -81,6 +81,7 @@ impl Middle {
             images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
             budget: ByteBudget::new(config.limits.body_bytes),
             limits: config.limits,
+            thinking_budget: 0,
             logs_texts: false,
             standing: standing.subscribe(),
             backlog: Arc::default(),

@@ -151,7 +151,11 @@ fn special_token<'de, D: serde::Deserializer<'de>>(
     }))
 }
 
-/// One template, or several by name. The one named "default" is for conversations.
+/// The template for conversations with tools, beside `chat_template.jinja`.
+const TOOL_USE_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+
+/// One template, or several by name. The one named "default" is for conversations, the one named
+/// "tool_use" for those with tools.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Templates {
@@ -179,25 +183,31 @@ pub(super) fn template(
 ) -> Result<Option<TemplateFile>, LoadError> {
     let path = dir.join("chat_template.jinja");
     if let Some(source) = text(&path)? {
-        return Ok(Some(TemplateFile { path, source }));
+        let with_tools = text(&dir.join(TOOL_USE_TEMPLATE))?;
+        return Ok(Some(TemplateFile { path, source, with_tools }));
     }
     let path = dir.join(TOKENIZER_CONFIG);
     match in_config {
-        Some(Templates::One(source)) => return Ok(Some(TemplateFile { path, source })),
-        Some(Templates::Several(list)) if !list.is_empty() => {
-            let default =
-                list.into_iter().find(|named| named.name == "default").ok_or_else(|| {
-                    let what =
-                        "chat_template: expected one named \"default\" among several, found none";
-                    LoadError::content(&path, what)
-                })?;
-            return Ok(Some(TemplateFile { path, source: default.template }));
+        Some(Templates::One(source)) => {
+            return Ok(Some(TemplateFile { path, source, with_tools: None }));
+        }
+        Some(Templates::Several(mut list)) if !list.is_empty() => {
+            let mut take = |name: &str| {
+                let at = list.iter().position(|named| named.name == name)?;
+                Some(list.swap_remove(at).template)
+            };
+            let source = take("default").ok_or_else(|| {
+                let what =
+                    "chat_template: expected one named \"default\" among several, found none";
+                LoadError::content(&path, what)
+            })?;
+            return Ok(Some(TemplateFile { path, source, with_tools: take("tool_use") }));
         }
         None | Some(Templates::Several(_)) => {}
     }
     let path = dir.join("chat_template.json");
     let source = json::<ProcessorTemplate>(&path)?.and_then(|file| file.chat_template);
-    Ok(source.map(|source| TemplateFile { path, source }))
+    Ok(source.map(|source| TemplateFile { path, source, with_tools: None }))
 }
 
 /// `tokenizer.json`.

@@ -53,6 +53,8 @@ pub struct TemplateFile {
     pub path: PathBuf,
     /// The template in Jinja.
     pub source: String,
+    /// The template for conversations with tools, if the model has another one for them.
+    pub with_tools: Option<String>,
 }
 
 impl Checkpoint {

@@ -310,7 +310,8 @@ impl Message {
             && no_calls_between
     }
 
-    fn has_no_content(&self) -> bool {
+    /// Whether all parts are empty texts.
+    pub(super) fn has_no_content(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, ContentPart::Text(text) if text.is_empty()))
     }
 

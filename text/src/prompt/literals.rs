@@ -86,11 +86,13 @@ struct Tag<'a> {
     /// The word or sign before `rest`.
     last: &'a str,
     open: Vec<Bracket>,
+    /// Lengths of `rest` at which a filter's bracket closes that the source does not have.
+    closing: Vec<usize>,
 }
 
 impl<'a> Tag<'a> {
     fn new(source: &'a str, markup: &'a Markup) -> Self {
-        Self { rest: source, markup, last: "", open: vec![] }
+        Self { rest: source, markup, last: "", open: vec![], closing: vec![] }
     }
 
     /// Writes the tag with codes. Returns the length of its source in bytes.
@@ -99,6 +101,9 @@ impl<'a> Tag<'a> {
         let close = if self.rest.starts_with("{{") { "}}" } else { "%}" };
         self.copy(2, out);
         while let Some(character) = self.rest.chars().next() {
+            while self.closing.pop_if(|at| *at >= self.rest.len()).is_some() {
+                out.push(')');
+            }
             if self.open.is_empty() && self.rest.starts_with(close) {
                 self.copy(close.len(), out);
                 break;
@@ -147,13 +152,7 @@ impl<'a> Tag<'a> {
     }
 
     fn literal(&mut self, quote: char, out: &mut String) {
-        let mut escaped = false;
-        let end = self.rest[1..].find(|character| {
-            let closes = character == quote && !escaped;
-            escaped = character == '\\' && !escaped;
-            closes
-        });
-        let length = end.map_or(self.rest.len(), |end| end + 2);
+        let length = literal_length(self.rest, quote);
         let (literal, rest) = self.rest.split_at(length);
         let behind = rest.trim_start();
         let compared =
@@ -167,5 +166,78 @@ impl<'a> Tag<'a> {
             self.markup.code_into(literal, out);
         }
         (self.last, self.rest) = ("", rest);
+        self.percent(out);
     }
+
+    /// Writes `'text' % value` as a call of the filter `percent`, because the engine's operator is
+    /// for numbers alone.
+    fn percent(&mut self, out: &mut String) {
+        let Some(value) = self.rest.trim_start().strip_prefix('%') else { return };
+        if value.starts_with(['}', '=']) {
+            return;
+        }
+        let length = operand(value);
+        out.push_str(" | percent(");
+        self.rest = value;
+        self.closing.push(value.len() - length);
+    }
+}
+
+/// Length of the operand in front: a word, a literal or brackets, with all attributes, calls and
+/// filters after it.
+fn operand(source: &str) -> usize {
+    let primary = |source: &str| match source.chars().next() {
+        Some('(' | '[' | '{') => group(source),
+        Some(quote @ ('\'' | '"')) => literal_length(source, quote),
+        _ => source
+            .find(|character: char| !(character.is_alphanumeric() || character == '_'))
+            .unwrap_or(source.len()),
+    };
+    let mut rest = source.trim_start().trim_start_matches('-');
+    rest = &rest[primary(rest)..];
+    loop {
+        let behind = rest.trim_start();
+        let next = match behind.chars().next() {
+            Some('.' | '|') => {
+                let name = behind[1..].trim_start();
+                &name[primary(name)..]
+            }
+            Some('(' | '[') => &behind[group(behind)..],
+            _ => return source.len() - rest.len(),
+        };
+        rest = next;
+    }
+}
+
+/// Length of the brackets in front, with what is in them.
+fn group(source: &str) -> usize {
+    let mut depth = 0usize;
+    let mut rest = source;
+    while let Some(character) = rest.chars().next() {
+        let length = match character {
+            '\'' | '"' => literal_length(rest, character),
+            _ => character.len_utf8(),
+        };
+        rest = &rest[length..];
+        match character {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    source.len() - rest.len()
+}
+
+/// Length of the literal in front, with its quotes.
+fn literal_length(source: &str, quote: char) -> usize {
+    let mut escaped = false;
+    let end = source[1..].find(|character| {
+        let closes = character == quote && !escaped;
+        escaped = character == '\\' && !escaped;
+        closes
+    });
+    end.map_or(source.len(), |end| end + 2)
 }

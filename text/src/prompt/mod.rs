@@ -2,12 +2,14 @@
 //!
 //! A conversation is rendered by the template ([`template`]) and becomes token ids ([`tokens`]).
 
+mod arguments;
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
 pub mod format;
 mod ids;
 mod infill;
+mod jinja;
 mod json;
 mod length;
 mod literals;
@@ -33,6 +35,7 @@ use crate::images::{EncodedImage, ImageProcessor};
 
 pub use ids::{PromptIds, TokenizerError};
 pub use infill::Infill;
+use template::SpecialTokens;
 pub use template::{CompileError, RenderError, Template};
 pub use tokens::Tokens;
 pub use variables::OWN_NAMES;
@@ -87,9 +90,19 @@ impl Language {
         }
         let template = match template {
             None => None,
-            Some(TemplateFile { path, source }) => {
-                let template = Template::compile(&source, bos_token, eos_token, &added)
-                    .map_err(|cause| LoadError::broken(&path, "the chat template", cause))?;
+            Some(TemplateFile { path, source, with_tools }) => {
+                let texts = SpecialTokens { bos: bos_token, eos: eos_token };
+                let template =
+                    Template::compile_both(&source, with_tools.as_deref(), texts, &added)
+                        .map_err(|cause| LoadError::broken(&path, "the chat template", cause))?;
+                let lacks = template.lacks();
+                if !lacks.is_empty() {
+                    tracing::warn!(
+                        path = %path.display(),
+                        ?lacks,
+                        "the chat template calls what its engine lacks; conversations that reach it are refused"
+                    );
+                }
                 tokens.protect(template.markup()).map_err(unusable)?;
                 Some(template)
             }

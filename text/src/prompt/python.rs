@@ -1,8 +1,63 @@
 //! Methods that published templates call on Python's texts and lists. Most come with minijinja's
-//! companion; these it lacks.
+//! companion; these it lacks, or takes with fewer arguments.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value, value::from_args};
+
+use super::arguments::{Arguments, columns};
+
+/// Methods of texts, lists, mappings and loops that a template can call.
+pub(super) const METHODS: [&str; 48] = [
+    "capitalize",
+    "center",
+    "changed",
+    "count",
+    "cycle",
+    "endswith",
+    "find",
+    "format",
+    "get",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "isupper",
+    "items",
+    "join",
+    "keys",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "title",
+    "upper",
+    "values",
+    "zfill",
+    // Refused by the reference as well, when a conversation reaches them.
+    "append",
+    "extend",
+    "insert",
+    "pop",
+    "remove",
+    "update",
+];
 
 /// Calls `method` on `value`, as Python would.
 ///
@@ -14,6 +69,11 @@ pub(super) fn method(
     method: &str,
     arguments: &[Value],
 ) -> Result<Value, Error> {
+    if let Some(text) = value.as_str()
+        && let Some(outcome) = of_own(text, method, arguments)
+    {
+        return outcome;
+    }
     match minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments) {
         Err(error) if error.kind() == ErrorKind::UnknownMethod => {
             match (value.as_str(), value.kind()) {
@@ -47,27 +107,130 @@ fn of_text(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error
                 text.rsplit_once(by).map_or(["", "", text], |(before, after)| [before, by, after]),
             )
         }
-        "rsplit" => {
-            let (by, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
-            // Negative: as many as there are.
-            let pieces = most
-                .and_then(|most| usize::try_from(most).ok())
-                .map_or(usize::MAX, |most| most.saturating_add(1));
-            let mut parts: Vec<&str> = match by {
-                Some("") => return Err(wrong("rsplit: expected a separator, found an empty one")),
-                Some(by) => text.rsplitn(pieces, by).collect(),
-                None if pieces == usize::MAX => text.split_whitespace().rev().collect(),
-                None => {
-                    return Err(wrong(
-                        "rsplit: expected a separator with a number of splits, found none",
-                    ));
-                }
+        "index" | "rindex" => {
+            let (part,): (&str,) = from_args(arguments)?;
+            let at = if method == "index" { text.find(part) } else { text.rfind(part) };
+            let at = at.ok_or_else(|| wrong("index: the text has no such part"))?;
+            Ok(Value::from(text[..at].chars().count()))
+        }
+        "center" | "ljust" | "rjust" | "zfill" => {
+            let (width,): (usize,) = from_args(arguments)?;
+            let missing = columns(width)?.saturating_sub(text.chars().count());
+            let left = match method {
+                "ljust" => 0,
+                "center" => missing / 2 + (missing & width & 1),
+                _ => missing,
             };
-            parts.reverse();
-            Ok(parts.into_iter().collect())
+            let fill = if method == "zfill" { "0" } else { " " };
+            Ok(Value::from(format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left))))
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
+}
+
+/// Methods that the companion has with another outcome; `None` if it is none of them.
+fn of_own(text: &str, method: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
+    Some(match method {
+        "split" | "rsplit" => split(text, arguments, method == "rsplit"),
+        "replace" if arguments.last().is_some_and(Value::is_kwargs) => {
+            replace(text, arguments).map(Value::from)
+        }
+        "splitlines" if arguments.is_empty() => Ok(lines(text).into_iter().collect()),
+        "title" if arguments.is_empty() => Ok(Value::from(title(text))),
+        _ => return None,
+    })
+}
+
+fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error> {
+    let arguments = Arguments::new(arguments, &["sep", "maxsplit"])?;
+    let (by, most) = (arguments.get("sep"), arguments.number("maxsplit")?);
+    arguments.done()?;
+    // Negative: as many as there are.
+    let pieces = most
+        .and_then(|most| usize::try_from(most).ok())
+        .map_or(usize::MAX, |most| most.saturating_add(1));
+    let by = by.map(|by| by.to_string());
+    let mut parts: Vec<&str> = match (by.as_deref(), from_end) {
+        (Some(""), _) => return Err(wrong("split: expected a separator, found an empty one")),
+        (Some(by), false) => text.splitn(pieces, by).collect(),
+        (Some(by), true) => text.rsplitn(pieces, by).collect(),
+        (None, _) if pieces == usize::MAX => return Ok(text.split_whitespace().collect()),
+        (None, false) => words(text, pieces),
+        (None, true) => {
+            return Err(wrong("rsplit: expected a separator with a number of splits, found none"));
+        }
+    };
+    if from_end {
+        parts.reverse();
+    }
+    Ok(parts.into_iter().collect())
+}
+
+/// At most so many words. The last one has the rest of the text.
+fn words(text: &str, pieces: usize) -> Vec<&str> {
+    let mut out = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find(char::is_whitespace).filter(|_| out.len() + 1 < pieces);
+        let (word, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        out.push(word);
+        rest = behind.trim_start();
+    }
+    out
+}
+
+/// With an optional number of replacements.
+///
+/// # Errors
+/// An argument is missing, unknown or of another type.
+pub(super) fn replace(text: &str, arguments: &[Value]) -> Result<String, Error> {
+    let arguments = Arguments::new(arguments, &["old", "new", "count"])?;
+    let part = |name| {
+        let part = arguments.get(name).map(|value| value.to_string());
+        part.ok_or_else(|| Error::from(ErrorKind::MissingArgument))
+    };
+    let (old, new) = (part("old")?, part("new")?);
+    let count = arguments.number("count")?.and_then(|count| usize::try_from(count).ok());
+    arguments.done()?;
+    Ok(text.replacen(&old, &new, count.unwrap_or(usize::MAX)))
+}
+
+/// Each letter after something else is upper case, all others are lower case.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    for character in text.chars() {
+        if inside {
+            out.extend(character.to_lowercase());
+        } else {
+            out.extend(character.to_uppercase());
+        }
+        inside = character.is_alphabetic();
+    }
+    out
+}
+
+/// The lines of a text without their ends, as Python's `splitlines` finds them.
+pub(super) fn lines(text: &str) -> Vec<&str> {
+    let ends = |character: char| {
+        matches!(
+            character,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(ends) {
+        out.push(&rest[..at]);
+        let behind = &rest[at..];
+        let end = behind.chars().next().map_or(0, char::len_utf8);
+        rest = &behind[if behind.starts_with("\r\n") { 2 } else { end }..];
+    }
+    if !rest.is_empty() {
+        out.push(rest);
+    }
+    out
 }
 
 fn of_list(list: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {

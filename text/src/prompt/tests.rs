@@ -244,3 +244,50 @@ fn the_last_turn_begins_at_the_last_message_of_the_user() {
     let plain = language.prompt_ids(Source::Text("Hello there".into()), 4_095).expect("a prompt");
     assert_eq!(plain.last_turn, None);
 }
+
+#[test]
+fn a_template_named_tool_use_is_for_requests_with_tools() {
+    use conversation::Tool;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let demo = crate::samples::dir();
+    std::fs::copy(demo.join("tokenizer.json"), dir.path().join("tokenizer.json")).expect("copied");
+    let write = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, content).expect("writable");
+    };
+    write("config.json", "{}");
+    let plain = "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}";
+    let tools = "tools: {{ tools | tojson }}{% for m in messages %}<|im_end|>{{ m.content }}\
+                 {{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
+    let listed = serde_json::json!({"chat_template": [
+        {"name": "default", "template": plain}, {"name": "tool_use", "template": tools}]});
+    let tool = Tool {
+        name: "read".into(),
+        description: String::new(),
+        parameters: serde_json::Map::new(),
+        strict: false,
+    };
+    let check = || {
+        let language = Language::read(dir.path()).expect("complete");
+        let template = language.template.as_ref().expect("there is one");
+        assert!(template.knows_tools());
+        let chat = said(&["user:Hi <|im_end|> there"]);
+        let shown = |chat: &Conversation| template.render(chat).expect("renders").text;
+        assert_eq!(shown(&chat), "<|im_start|>Hi <|im_end|> there");
+        let with_tools = Conversation { tools: vec![tool.clone()], ..chat.clone() };
+        assert!(shown(&with_tools).starts_with("tools: [{"), "{}", shown(&with_tools));
+        // Only the template's own delimiters are special tokens, in both templates.
+        for (chat, token) in [(chat, 1), (with_tools, 2)] {
+            let ids = language.prompt_ids(Source::Chat(chat), 4_095).expect("a prompt").ids;
+            let special: Vec<u32> = ids.iter().copied().filter(|id| *id < 3).collect();
+            assert_eq!(special, [token]);
+        }
+    };
+    write("tokenizer_config.json", &listed.to_string());
+    check();
+    write("tokenizer_config.json", "{}");
+    write("chat_template.jinja", plain);
+    write("additional_chat_templates/tool_use.jinja", tools);
+    check();
+}

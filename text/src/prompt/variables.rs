@@ -35,13 +35,19 @@ pub(super) enum Content<'a> {
     Text(Cow<'a, str>),
     /// As a list of parts.
     Parts(&'a [ContentPart]),
+    /// The message has none.
+    None,
 }
+
+type ContentOf<'a> = &'a dyn Fn(&'a Message) -> Content<'a>;
 
 /// All variables of a rendering.
 pub(super) struct Variables<'a> {
     pub(super) conversation: &'a Conversation,
     /// A message's parts in the form that the template takes.
-    pub(super) content: &'a dyn Fn(&'a [ContentPart]) -> Content<'a>,
+    pub(super) content: ContentOf<'a>,
+    /// Whether the template has the word `reasoning`, an older name of a thought.
+    pub(super) names_reasoning: bool,
     pub(super) bos_token: Option<&'a str>,
     pub(super) eos_token: Option<&'a str>,
 }
@@ -55,7 +61,7 @@ impl Serialize for Variables<'_> {
         {
             variables.serialize_entry(name, value)?;
         }
-        variables.serialize_entry("messages", &Messages(messages, self.content))?;
+        variables.serialize_entry("messages", &Messages(messages, self))?;
         // The reference implementation passes `none` instead of an empty list.
         let tools = (!tools.is_empty()).then(|| Each(tools, offered));
         variables.serialize_entry("tools", &tools)?;
@@ -83,13 +89,13 @@ impl<T, U: Serialize> Serialize for Each<'_, T, U> {
     }
 }
 
-struct Messages<'a>(&'a [Message], &'a dyn Fn(&'a [ContentPart]) -> Content<'a>);
+struct Messages<'a, 'b>(&'a [Message], &'b Variables<'a>);
 
-impl Serialize for Messages<'_> {
+impl Serialize for Messages<'_, '_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for message in self.0 {
-            list.serialize_element(&message_variables(message, (self.1)(&message.parts)))?;
+            list.serialize_element(&message_variables(message, self.1))?;
         }
         list.end()
     }
@@ -100,6 +106,7 @@ impl Serialize for Content<'_> {
         match self {
             Content::Text(text) => serializer.serialize_str(text),
             Content::Parts(parts) => Each(parts, shown).serialize(serializer),
+            Content::None => serializer.serialize_unit(),
         }
     }
 }
@@ -108,6 +115,9 @@ impl Serialize for Content<'_> {
 /// ([`ToolCallText`]).
 #[derive(Serialize)]
 struct MessageVariables<'a> {
+    /// The name that gpt-oss' template reads. The reference puts it in front of all keys.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    thinking: &'a str,
     role: &'static str,
     content: Content<'a>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -115,17 +125,26 @@ struct MessageVariables<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     reasoning_content: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
+    reasoning: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     tool_call_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<Each<'a, ToolCall, ToolCallVariables<'a>>>,
 }
 
-fn message_variables<'a>(message: &'a Message, content: Content<'a>) -> MessageVariables<'a> {
+fn message_variables<'a>(message: &'a Message, variables: &Variables<'a>) -> MessageVariables<'a> {
     MessageVariables {
+        // gpt-oss' template refuses a thought under this name beside a text and calls.
+        thinking: if message.calls.is_empty() || message.has_no_content() {
+            &message.reasoning
+        } else {
+            ""
+        },
         role: message.role.word(),
-        content,
+        content: (variables.content)(message),
         name: &message.name,
         reasoning_content: &message.reasoning,
+        reasoning: if variables.names_reasoning { &message.reasoning } else { "" },
         tool_call_id: &message.call_id,
         tool_calls: (!message.calls.is_empty()).then_some(Each(&message.calls, called)),
     }

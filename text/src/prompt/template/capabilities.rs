@@ -16,9 +16,11 @@ pub(super) struct Capabilities {
     /// Tools that the model may call.
     pub(super) tools: bool,
     /// Tool calls of the assistant.
-    pub(super) calls: bool,
+    pub(super) calls: Shown,
     /// Answers of tools.
-    pub(super) answers: bool,
+    pub(super) answers: Shown,
+    /// Calls are shown only in a message without content: it then gets none instead of "".
+    pub(super) calls_need_none: bool,
     /// Thoughts of the assistant.
     pub(super) reasoning: bool,
     /// Each of several system messages in its place.
@@ -27,14 +29,36 @@ pub(super) struct Capabilities {
     pub(super) short_ids_alone: bool,
 }
 
+/// When a template shows a part of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// In every conversation.
+    Always,
+    /// In conversations with tools.
+    BesideTools,
+    /// In none.
+    Never,
+}
+
+impl Shown {
+    fn holds_in(self, conversation: &Conversation) -> bool {
+        match self {
+            Self::Always => true,
+            Self::BesideTools => !conversation.tools.is_empty(),
+            Self::Never => false,
+        }
+    }
+}
+
 impl Capabilities {
     /// A template that leaves nothing out.
     pub(super) const ALL: Self = Self {
         text: true,
         parts: true,
         tools: true,
-        calls: true,
-        answers: true,
+        calls: Shown::Always,
+        answers: Shown::Always,
+        calls_need_none: false,
         reasoning: true,
         system_anywhere: true,
         short_ids_alone: false,
@@ -42,12 +66,12 @@ impl Capabilities {
 
     /// Whether the template shows all that tools need.
     pub(super) fn knows_tools(self) -> bool {
-        self.tools && self.calls && self.answers
+        self.tools && self.calls != Shown::Never && self.answers != Shown::Never
     }
 
     /// Whether the template shows the assistant's tool calls.
     pub(super) fn shows_tool_calls(self) -> bool {
-        self.calls
+        self.calls != Shown::Never
     }
 
     /// Whether the template shows the assistant's thoughts.
@@ -65,16 +89,21 @@ impl Capabilities {
         self.system_anywhere
     }
 
+    /// Whether a message becomes two, because the template shows either its text or its calls.
+    pub(super) fn splits(self, message: &Message) -> bool {
+        self.calls_need_none && !message.calls.is_empty() && !message.has_no_content()
+    }
+
     /// The first field of a conversation that the template leaves out.
     pub(super) fn missing_field(self, conversation: &Conversation) -> Option<&'static str> {
         let any = |wanted: &dyn Fn(&Message) -> bool| conversation.messages.iter().any(wanted);
         if !self.tools && !conversation.tools.is_empty() {
             return Some("tools");
         }
-        if !self.calls && any(&|message| !message.calls.is_empty()) {
+        if !self.calls.holds_in(conversation) && any(&|message| !message.calls.is_empty()) {
             return Some("messages.tool_calls");
         }
-        if !self.answers && any(&|message| message.role == Role::Tool) {
+        if !self.answers.holds_in(conversation) && any(&|message| message.role == Role::Tool) {
             return Some("messages.role");
         }
         None
@@ -83,7 +112,11 @@ impl Capabilities {
     /// One part as text, several as a list. A template that takes only one of the two forms gets
     /// that form. Content with images is always a list: the placeholders in the prompt are counted
     /// later, so an image that the template leaves out is noticed.
-    pub(super) fn content(self, parts: &[ContentPart]) -> Content<'_> {
+    pub(super) fn content(self, message: &Message) -> Content<'_> {
+        let parts = &message.parts;
+        if self.calls_need_none && !message.calls.is_empty() && message.has_no_content() {
+            return Content::None;
+        }
         let as_text = if parts.len() <= 1 { self.text } else { !self.parts };
         let texts = parts.iter().map(ContentPart::text).collect::<Option<Vec<&str>>>();
         match texts.filter(|_| as_text) {

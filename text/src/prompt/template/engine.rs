@@ -7,14 +7,15 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
 
 use super::RenderError;
 use super::capabilities::Capabilities;
+use super::tree::Names;
 use crate::prompt::conversation::Conversation;
 use crate::prompt::markup::Markup;
 use crate::prompt::variables::Variables;
-use crate::prompt::{json, literals, python};
+use crate::prompt::{jinja, json, literals, python};
 
 /// Steps of one rendering, about 90 ms of work. A message of a published template takes a few
 /// hundred.
@@ -33,17 +34,18 @@ const NAME: &str = "chat";
 
 /// Texts of the special tokens that templates have as variables.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SpecialTokens {
+pub(in crate::prompt) struct SpecialTokens {
     /// Beginning of a sequence.
-    pub(super) bos: Option<String>,
+    pub(in crate::prompt) bos: Option<String>,
     /// End of a sequence.
-    pub(super) eos: Option<String>,
+    pub(in crate::prompt) eos: Option<String>,
 }
 
 /// A template that can be rendered.
 #[derive(Debug)]
 pub(super) struct Engine {
     environment: Environment<'static>,
+    names: Names,
     /// With codes in place of markup.
     tokens: SpecialTokens,
     markup: Markup,
@@ -57,17 +59,21 @@ impl Engine {
     pub(super) fn new(source: &str, tokens: &SpecialTokens, markup: Markup) -> Result<Self, Error> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-        environment.set_syntax(syntax);
+        environment.set_syntax(syntax.clone());
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(python::method);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
+        environment.add_function("joiner", minijinja_contrib::globals::joiner);
         environment.add_filter("tojson", json::tojson);
-        environment.add_template_owned(NAME, literals::coded(source, &markup))?;
+        jinja::add_to(&mut environment);
+        let source = literals::coded(source, &markup);
+        let names = Names::of(&source, NAME, syntax)?;
+        environment.add_template_owned(NAME, source)?;
         let coded = |token: &Option<String>| token.as_deref().map(|token| markup.coded(token));
         let tokens = SpecialTokens { bos: coded(&tokens.bos), eos: coded(&tokens.eos) };
-        Ok(Self { environment, tokens, markup })
+        Ok(Self { environment, names, tokens, markup })
     }
 
     /// Texts that only the template may write.
@@ -75,10 +81,29 @@ impl Engine {
         &self.markup
     }
 
-    /// Whether the template uses this variable.
+    /// Whether the template reads this variable before it assigns it.
     pub(super) fn uses(&self, variable: &str) -> bool {
-        let template = self.environment.get_template(NAME);
-        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+        self.names.variables.contains(variable)
+    }
+
+    /// What the template calls in any branch and the engine does not have, in words.
+    pub(super) fn lacks(&self) -> Vec<String> {
+        let has = |test: &str, name: &String| {
+            let known = self.environment.compile_expression(test);
+            known
+                .and_then(|known| known.eval(context! { name => name.as_str() }))
+                .is_ok_and(|known| known.is_true())
+        };
+        let Names { filters, tests, functions, methods, .. } = &self.names;
+        let filters = filters.iter().filter(|name| !has("name is filter", name));
+        let tests = tests.iter().filter(|name| !has("name is test", name));
+        let globals: Vec<&str> = self.environment.globals().map(|(name, _)| name).collect();
+        let functions = functions.iter().filter(|name| !globals.contains(&name.as_str()));
+        let methods = methods.iter().filter(|name| !python::METHODS.contains(&name.as_str()));
+        let named = |kind: &'static str| move |name: &String| format!("{kind} {name}");
+        let lacking = filters.map(named("filter")).chain(tests.map(named("test")));
+        let lacking = lacking.chain(functions.map(named("function")));
+        lacking.chain(methods.map(named("method"))).collect()
     }
 
     /// The rendering of a conversation, with its codes. Messages have the form of content that
@@ -93,7 +118,8 @@ impl Engine {
     ) -> Result<String, RenderError> {
         let variables = Variables {
             conversation,
-            content: &|parts| capabilities.content(parts),
+            content: &|message| capabilities.content(message),
+            names_reasoning: self.names.keys.contains("reasoning"),
             bos_token: self.tokens.bos.as_deref(),
             eos_token: self.tokens.eos.as_deref(),
         };

@@ -10,8 +10,10 @@ mod effort;
 mod engine;
 mod last_turn;
 mod probe;
+mod tree;
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::conversation::{Conversation, Edits, Message, Role, normalize};
 use super::delimiters;
@@ -23,7 +25,9 @@ use super::resent::AssistantMarkup;
 
 use capabilities::Capabilities;
 use effort::EffortWords;
-use engine::{Engine, MAX_OUTPUT_BYTES, SpecialTokens, too_large, without_generation_tags};
+use engine::{Engine, MAX_OUTPUT_BYTES, too_large, without_generation_tags};
+
+pub(super) use engine::SpecialTokens;
 
 /// Why a template cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,11 @@ pub enum CompileError {
     /// The markup of the template cannot be told from text.
     #[error(transparent)]
     Markup(#[from] MarkupError),
+    /// The engine panicked: a fault of the engine, not of the model's files alone.
+    #[error(
+        "expected a template that the engine compiles and renders, found that the engine panics; use another template"
+    )]
+    Panic,
 }
 
 /// Why a conversation cannot be rendered, in words for the client.
@@ -71,6 +80,8 @@ pub struct Template {
     assistant_markup: AssistantMarkup,
     /// How the model writes its answers.
     answer_format: AnswerFormat,
+    /// The template for conversations with tools, if it is another one. Both have the same markup.
+    with_tools: Option<Box<Template>>,
 }
 
 impl Template {
@@ -84,18 +95,51 @@ impl Template {
         eos_token: Option<String>,
         added: &[Added],
     ) -> Result<Self, CompileError> {
-        let source = without_generation_tags(source);
-        let tokens = SpecialTokens { bos: bos_token, eos: eos_token };
-        let items = markup_items(&source, &tokens, added)?;
-        let mut template = Self::with_markup(&source, &tokens, items)?;
+        Self::compile_both(source, None, SpecialTokens { bos: bos_token, eos: eos_token }, added)
+    }
+
+    /// As [`Template::compile`], with another template for conversations that have tools.
+    ///
+    /// # Errors
+    /// As [`Template::compile`], of either template.
+    pub(super) fn compile_both(
+        source: &str,
+        with_tools: Option<&str>,
+        tokens: SpecialTokens,
+        added: &[Added],
+    ) -> Result<Self, CompileError> {
+        let compiled = AssertUnwindSafe(|| {
+            let source = in_lines(source);
+            let mut items = markup_items(&source, &tokens, added)?;
+            let Some(with_tools) = with_tools.map(in_lines) else {
+                return Self::with_items(&source, &tokens, items);
+            };
+            for item in markup_items(&with_tools, &tokens, added)? {
+                if items.iter().all(|known| known.text != item.text) {
+                    items.push(item);
+                }
+            }
+            let mut template = Self::with_items(&source, &tokens, items.clone())?;
+            template.with_tools = Some(Self::with_items(&with_tools, &tokens, items)?.into());
+            Ok(template)
+        });
+        catch_unwind(compiled).unwrap_or(Err(CompileError::Panic))
+    }
+
+    fn with_items(
+        source: &str,
+        tokens: &SpecialTokens,
+        items: Vec<Item>,
+    ) -> Result<Self, CompileError> {
+        let mut template = Self::with_markup(source, tokens, items)?;
         for probe in template.probes() {
             for at in template.engine.markup().plain(&probe) {
                 template.assembled[at.item] = true;
             }
         }
-        template.answer_format = AnswerFormat::of_template(&source);
+        template.answer_format = AnswerFormat::of_template(source);
         let capabilities = template.capabilities;
-        template.efforts = EffortWords::of(&template.engine, capabilities, &source);
+        template.efforts = EffortWords::of(&template.engine, capabilities, source);
         template.assistant_markup = AssistantMarkup {
             thoughts: capabilities.shows_reasoning() && source.contains("</think>"),
             calls: capabilities.shows_tool_calls() && source.contains("<tool_call>"),
@@ -118,6 +162,7 @@ impl Template {
             assembled,
             assistant_markup: AssistantMarkup::default(),
             answer_format: AnswerFormat::default(),
+            with_tools: None,
         })
     }
 
@@ -128,12 +173,27 @@ impl Template {
 
     /// How the model writes thoughts and tool calls.
     pub fn answer_format(&self) -> AnswerFormat {
-        self.answer_format
+        self.for_tools().answer_format
+    }
+
+    /// What the template calls in some branch and the engine does not have, such as `filter
+    /// fromjson`. A conversation that reaches such a call is refused.
+    pub fn lacks(&self) -> Vec<String> {
+        let mut lacks = self.engine.lacks();
+        lacks.extend(self.with_tools.iter().flat_map(|template| template.engine.lacks()));
+        lacks.sort_unstable();
+        lacks.dedup();
+        lacks
+    }
+
+    /// The template of conversations with tools.
+    fn for_tools(&self) -> &Self {
+        self.with_tools.as_deref().unwrap_or(self)
     }
 
     /// Whether tools come through.
     pub fn knows_tools(&self) -> bool {
-        self.capabilities.knows_tools()
+        self.for_tools().capabilities.knows_tools()
     }
 
     /// The prompt of a conversation, ending where the assistant's answer begins.
@@ -141,8 +201,14 @@ impl Template {
     /// # Errors
     /// The template's objection, in words for the client; the template would leave tools out.
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, RenderError> {
+        if let Some(template) = self.with_tools.as_deref()
+            && !conversation.tools.is_empty()
+        {
+            return template.render(conversation);
+        }
         let conversation = &self.in_order(conversation);
         let conversation = &self.with_fields(conversation);
+        let conversation = &self.with_calls_apart(conversation);
         let conversation = &self.with_effort(conversation);
         let conversation = &self.with_short_ids(conversation);
         if let Some(field) = self.capabilities.missing_field(conversation) {
@@ -184,6 +250,26 @@ impl Template {
         for message in changed.messages.iter_mut().filter(|message| concerns(message)) {
             self.assistant_markup.move_to_fields(message);
         }
+        Cow::Owned(changed)
+    }
+
+    /// The conversation, with calls in messages of their own if the template would show only the
+    /// text beside them.
+    fn with_calls_apart<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        let splits = |message: &Message| self.capabilities.splits(message);
+        if !conversation.messages.iter().any(splits) {
+            return Cow::Borrowed(conversation);
+        }
+        let mut changed = conversation.clone();
+        let apart = std::mem::take(&mut changed.messages).into_iter().flat_map(|mut message| {
+            let calls = splits(&message).then(|| Message {
+                calls: std::mem::take(&mut message.calls),
+                name: message.name.clone(),
+                ..Message::new(message.role, vec![])
+            });
+            [Some(message), calls].into_iter().flatten()
+        });
+        changed.messages = apart.collect();
         Cow::Owned(changed)
     }
 
@@ -269,6 +355,11 @@ impl Template {
             .filter_map(|probe| self.engine.render(&probe, self.capabilities).ok());
         rendered.map(|rendered| self.engine.markup().decode(&rendered)).collect()
     }
+}
+
+/// The source as Jinja2 reads it: each line ends in a line feed, and marks of training are gone.
+fn in_lines(source: &str) -> String {
+    without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"))
 }
 
 /// All markup of a template: special tokens, added tokens that the template uses, and turn

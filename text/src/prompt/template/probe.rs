@@ -4,17 +4,25 @@
 use serde_json::{Map, Value, json};
 
 use super::RenderError;
-use super::capabilities::Capabilities;
+use super::capabilities::{Capabilities, Shown};
 use super::engine::Engine;
 use crate::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
 
 /// The capabilities of a template.
 pub(super) fn capabilities(engine: &Engine) -> Capabilities {
-    let probe = Probe { engine, content: content_forms(engine) };
+    let mut probe = Probe { engine, content: content_forms(engine) };
+    let tools = probe.shows_tools();
+    let mut calls = probe.shown(&CALL, true);
+    if calls == Shown::Never {
+        probe.content.calls_need_none = true;
+        // A template that objects to `none` does not need it.
+        calls = probe.shown(&CALL, false);
+        probe.content.calls_need_none = calls != Shown::Never;
+    }
     Capabilities {
-        tools: probe.shows_tools(),
-        calls: probe.shows(history(), &["t00l", "k3y", "valu3"]).unwrap_or(true),
-        answers: probe.shows(history(), &["answ3r"]).unwrap_or(true),
+        tools,
+        calls,
+        answers: probe.shown(&["answ3r"], true),
         reasoning: probe.shows(thoughts(), &["th0ught"]) == Ok(true),
         system_anywhere: probe.shows_system_anywhere(),
         short_ids_alone: probe.refuses_long_ids(),
@@ -56,6 +64,20 @@ impl Probe<'_> {
     fn shows(&self, conversation: Conversation, words: &[&str]) -> Result<bool, RenderError> {
         let text = self.engine.render(&conversation, self.content)?;
         Ok(words.iter().all(|word| text.contains(word)))
+    }
+
+    /// In which conversations the words of the history are shown. `objecting` is the answer for a
+    /// template that objects.
+    fn shown(&self, words: &[&str], objecting: bool) -> Shown {
+        if self.shows(history(), words).unwrap_or(objecting) {
+            return Shown::Always;
+        }
+        // The tool's own words do not mislead: the call's value and the answer are not among them.
+        let offered = Conversation { tools: vec![tool()], ..history() };
+        match self.shows(offered, words).unwrap_or(objecting) {
+            true => Shown::BesideTools,
+            false => Shown::Never,
+        }
     }
 
     /// Whether system messages among the others and at the end are shown in their order. A template
@@ -102,6 +124,8 @@ impl Probe<'_> {
     }
 }
 
+/// The words of the history's tool call.
+const CALL: [&str; 3] = ["t00l", "k3y", "valu3"];
 /// A word that no template has.
 const FIRST: &str = "f1rst";
 

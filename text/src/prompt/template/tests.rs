@@ -189,3 +189,146 @@ fn system_messages_stay_in_their_places_if_the_template_shows_them_there() {
         [{{ m.role }} {{ m.content }}]{% endif %}{% endfor %}";
     assert_eq!(render(skipping, &said).as_deref(), Ok(front), "nothing is left out");
 }
+
+/// Shows all messages with their roles.
+const EVERY: &str = "{% for m in messages %}[{{ m.role }} {{ m.content }}]{% endfor %}";
+
+/// The rendering of a question beside one tool.
+fn with_tool(source: &str, messages: Vec<Message>) -> Result<String, RenderError> {
+    let template = Template::compile(source, None, None, &[]).expect("valid Jinja");
+    let tools = vec![tool("read")];
+    template
+        .render(&Conversation { messages, tools, ..Conversation::default() })
+        .map(|rendered| rendered.text)
+}
+
+#[test]
+fn a_template_may_ask_absent_tools_for_their_length() {
+    // Qwen3-Coder's published template asks this way.
+    let source = format!(
+        "{{% if tools is iterable and tools | length > 0 %}}{{{{ tools | tojson }}}}{{% endif %}}{EVERY}"
+    );
+    assert_eq!(render(&source, &[message("user", &["x"])]).as_deref(), Ok("[user x]"));
+    let shown = with_tool(&source, vec![message("user", &["x"])]).expect("it shows tools");
+    assert!(shown.contains("\"read\"") && shown.ends_with("[user x]"), "{shown}");
+    let lengths = format!("{{{{ missing | length }}}}{{{{ missing | count }}}}{EVERY}");
+    assert_eq!(render(&lengths, &[message("user", &["x"])]).as_deref(), Ok("00[user x]"));
+}
+
+#[test]
+fn a_variable_that_is_read_before_its_assignment_is_a_variable_of_requests() {
+    let own = format!("{{% set tools = tools or [] %}}{EVERY}{{{{ tools | tojson }}}}");
+    let shown = with_tool(&own, vec![message("user", &["x"])]).expect("it shows tools");
+    assert!(shown.contains("\"read\""), "{shown}");
+    let switch = "{% set enable_thinking = enable_thinking | default(false) %}\
+        {{ messages[0].content }}{{ ' thinks' if enable_thinking }}";
+    let template = Template::compile(switch, None, None, &[]).expect("valid Jinja");
+    let messages = vec![message("user", &["x"])];
+    let effort = Some(crate::prompt::conversation::Effort::High);
+    let rendered = template.render(&Conversation { messages, effort, ..Conversation::default() });
+    assert_eq!(rendered.expect("renders").text, "x thinks");
+    // Assigned first, or a name of another object: no request can set it.
+    for source in [
+        "{% set tools = [] %}{{ tools | tojson }}",
+        "{% for tools in messages %}{{ tools.content }}{% endfor %}",
+        "{{ messages[0].tools }}",
+        "{% macro f(tools) %}{{ tools }}{% endmacro %}{{ f(1) }}",
+    ] {
+        let source = format!("{source}{EVERY}");
+        let template = Template::compile(&source, None, None, &[]).expect("valid Jinja");
+        assert!(!template.engine.uses("tools"), "{source}");
+    }
+}
+
+#[test]
+fn line_breaks_of_a_template_are_line_feeds() {
+    let source = "a\r\nb\rc\n{% if true %}\r\nd{% endif %}{{ messages[0].content }}";
+    assert_eq!(render(source, &[message("user", &["x\r\ny"])]).as_deref(), Ok("a\nb\nc\ndx\r\ny"));
+}
+
+#[test]
+fn a_thought_has_the_names_that_the_reference_gives_it() {
+    let thinking = Message { reasoning: "so".into(), ..message("assistant", &["y"]) };
+    let shown = |source: &str| render(source, &[message("user", &["x"]), thinking.clone()]);
+    assert_eq!(
+        shown("{{ messages[1].thinking }}|{{ messages[1].reasoning_content }}").as_deref(),
+        Ok("so|so")
+    );
+    assert_eq!(
+        shown("{{ messages[1] | tojson }}{{ messages[0] | tojson }}").as_deref(),
+        Ok("{\"thinking\": \"so\", \"role\": \"assistant\", \"content\": \"y\", \
+            \"reasoning_content\": \"so\"}{\"role\": \"user\", \"content\": \"x\"}")
+    );
+    assert_eq!(shown("{{ messages[1].reasoning }}").as_deref(), Ok("so"));
+}
+
+#[test]
+fn calls_that_a_template_shows_beside_tools_are_served_beside_tools() {
+    let source = "{% for m in messages %}[{{ m.role }} {{ m.content }}]\
+        {% if tools and m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}\
+        {{ tools | tojson if tools }}";
+    let calling = Message { calls: vec![call("read")], ..message("assistant", &[""]) };
+    let messages = vec![message("user", &["x"]), calling, message("tool", &["z"])];
+    let shown = with_tool(source, messages.clone()).expect("it shows calls beside tools");
+    assert!(shown.contains("a.rs"), "{shown}");
+    // Without tools the call would be left out.
+    assert!(render(source, &messages).expect_err("a call would be lost").contains("tool_calls"));
+}
+
+#[test]
+fn a_call_without_text_has_no_content_if_the_template_needs_that() {
+    // As the R1 distillations know calls.
+    let source = "{% for m in messages %}{% if m.role == 'assistant' and m['content'] is none %}\
+        {% for c in m.tool_calls %}<call>{{ c.function.name }}{{ c.function.arguments | tojson }}\
+        {% endfor %}{% elif m.role == 'assistant' %}[said {{ m.content }}]\
+        {% else %}[{{ m.role }} {{ m.content }}]{% endif %}{% endfor %}{{ tools | tojson if tools }}";
+    let calling = Message { calls: vec![call("read")], ..message("assistant", &[""]) };
+    let messages = vec![
+        message("user", &["x"]),
+        calling,
+        message("tool", &["z"]),
+        message("assistant", &["y"]),
+    ];
+    let shown = with_tool(source, messages.clone()).expect("the call is shown");
+    assert!(shown.starts_with("[user x]<call>read{\"path\": \"a.rs\"}[tool z][said y]"), "{shown}");
+    // Beside text the template shows the text alone, so the call becomes a message of its own.
+    let both = Message { calls: vec![call("read")], ..message("assistant", &["so"]) };
+    let shown = with_tool(source, vec![message("user", &["x"]), both]).expect("both are shown");
+    assert!(shown.starts_with("[user x][said so]<call>read{\"path\": \"a.rs\"}"), "{shown}");
+}
+
+#[test]
+fn a_template_that_objects_to_a_content_of_none_gets_a_text() {
+    let source = "{% for m in messages %}{{ '[' + m.role + ' ' + m.content + ']' }}{% endfor %}\
+        {{ tools | tojson if tools }}";
+    let calling = Message { calls: vec![call("read")], ..message("assistant", &[""]) };
+    let refused = with_tool(source, vec![message("user", &["x"]), calling]);
+    assert_eq!(refused, Err(RenderError::no_tools("messages.tool_calls")));
+}
+
+#[test]
+fn a_panic_of_the_engine_is_a_refusal_of_the_template() {
+    // minijinja 3.0.5 divides by the number of arguments.
+    let source = "{% for m in messages %}{{ loop.cycle() }}{{ m.content }}{% endfor %}";
+    let error = Template::compile(source, None, None, &[]).expect_err("the engine panics");
+    assert!(error.to_string().contains("the engine panics"), "{error}");
+}
+
+#[test]
+fn what_the_engine_lacks_is_named_in_every_branch() {
+    let lacks =
+        |source: &str| Template::compile(source, None, None, &[]).expect("valid Jinja").lacks();
+    let later = "{{ messages[0].content }}{% if messages | length > 1 %}\
+        {{ messages[1].content | fromjson | wordwrap }}{% if 1 is prime %}{{ now() }}{% endif %}\
+        {{ 'a'.encode() }}{% endif %}";
+    assert_eq!(
+        lacks(later),
+        ["filter fromjson", "filter wordwrap", "function now", "method encode", "test prime"]
+    );
+    let served = "{% macro f(x) %}{{ x | upper | tojson }}{{ caller() if caller }}{% endmacro %}\
+        {% set ns = namespace(a=1) %}{{ f(1) }}{{ range(2) | list }}{{ dict(a=1).items() | list }}\
+        {{ strftime_now('%Y') }}{{ '%s' % ns.a }}{{ messages[0].content.strip() }}\
+        {% for m in messages %}{{ loop.changed(m.role) }}{{ raise_exception('x') if m is none }}\
+        {% endfor %}{{ [1] | selectattr('a', 'equalto', 1) | list | length is divisibleby 2 }}";
+    assert_eq!(lacks(served), [""; 0]);
+}
