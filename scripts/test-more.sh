@@ -18,6 +18,7 @@ for list in tests/http_clients/*.txt; do
     name=$(basename "$list" .txt)
     fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
 done
+fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/published-templates.sh "$target/debug/published-templates"
 [ "$(uname -s)" != Linux ] || fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
 headline "Building the programs and the tests"
 timed "the build" build_all
