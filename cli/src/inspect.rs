@@ -66,7 +66,16 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
             json!({ "path": LOOKUP, "kind": LOOKUP, "memory_bytes": 0, "fits": true });
     }
     let text = if args.json { format!("{object}\n") } else { text(&object) };
-    screen.text(&text)
+    screen.text(&text)?;
+    served_here(&object)
+}
+
+/// Whether the model can be served here. The text has the reason.
+fn served_here(object: &Value) -> Result<(), Failure> {
+    match object["machine"]["fits"].as_bool() {
+        Some(false) => Err(Failure::refused_here("")),
+        _ => Ok(()),
+    }
 }
 
 /// The limits of images that the gateway finds for the model in this directory; null if it is not
@@ -265,6 +274,7 @@ fn count(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paceline_client::failure::REFUSED;
     use serde_json::json;
 
     use super::*;
@@ -284,6 +294,7 @@ mod tests {
             "machine": {"device": "cpu", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
             "drafter": {"path": "/d", "kind": "dflash", "memory_bytes": 1 << 20, "fits": true, "reason": null},
         });
+        assert_eq!(served_here(&object).expect_err("it does not fit").exit, REFUSED);
         let text = text(&object);
         for line in [
             "org/name at /m",
@@ -327,6 +338,7 @@ mod tests {
                 "named": {"name": "M4 Pro 24 GB", "memory_bytes": 24u64 << 30, "bandwidth_bytes_s": 2.73e11,
                     "gpu_generation": 16, "token_bytes": 14u64 << 30, "most_tokens_s": 18.16}},
         });
+        served_here(&object).expect("it fits");
         let text = text(&object);
         for line in [
             "machine     M4 Pro 24 GB: 16.0 GiB can be used; KV budget 900.0 MiB: 6400 positions",

@@ -135,6 +135,9 @@ impl fmt::Display for Failure {
         match (self.exit, self.reason.as_str()) {
             (REFUSED, "NOT_YET" | SELFTEST | BENCH | RUN) => write!(f, "{}", self.message)?,
             (REFUSED, "") => write!(f, "{}: {}", self.code, self.message)?,
+            (REFUSED, reason) if reason == self.code => {
+                write!(f, "{reason}: {}", self.message)?;
+            }
             (REFUSED, reason) => write!(f, "{} ({reason}): {}", self.code, self.message)?,
             _ => write!(f, "{}", self.message)?,
         }
@@ -222,6 +225,13 @@ mod tests {
         let object = failure.object();
         assert_eq!(object["error"]["retry_after_ms"], 1000);
         assert_eq!(object["error"].as_object().map(serde_json::Map::len), Some(4));
+    }
+
+    #[test]
+    fn a_reason_that_is_the_code_is_shown_once() {
+        let status = Reason::InvalidArgument.field("model", "expected a model that fits");
+        let shown = Failure::refused(&status).to_string();
+        assert!(shown.starts_with("INVALID_ARGUMENT: "), "{shown}");
     }
 
     #[test]

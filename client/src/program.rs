@@ -77,7 +77,9 @@ pub fn show_object<T>(
     json: bool,
     screen: &mut Screen,
 ) -> Result<T, Failure> {
-    if let (Err(failure), true) = (&outcome, json) {
+    if let (Err(failure), true) = (&outcome, json)
+        && !failure.message.is_empty()
+    {
         screen.line(&failure.object().to_string());
     }
     outcome

@@ -7,10 +7,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use paceline_process::RuntimeDir;
-use paceline_process::runtime_dir::{Lock, RuntimeDirError};
+use paceline_process::runtime_dir::{Kept, Lock, RuntimeDirError};
+use tokio::task::JoinHandle;
 
 /// Longest wait for another gateway that starts, which takes milliseconds. A gateway of an earlier
 /// version held the lock of starts for its whole life. It ends within 6 s after its parent.
@@ -24,6 +26,7 @@ pub struct Life {
     epoch: u64,
     path: PathBuf,
     _lock: Lock,
+    upkeep: OnceLock<JoinHandle<()>>,
 }
 
 impl Life {
@@ -37,17 +40,27 @@ impl Life {
         let lock = runtime_dir.lock(&lock_name(epoch))?;
         remove_left_locks(runtime_dir);
         let path = runtime_dir.lock_path(&lock_name(epoch));
-        Ok(Self { epoch, path, _lock: lock })
+        Ok(Self { epoch, path, _lock: lock, upkeep: OnceLock::new() })
     }
 
     /// Number of the life.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    /// Makes the entries of this life anew that a cleaner removes, until its end.
+    pub fn keep_up(&self, runtime_dir: &RuntimeDir) {
+        let locks = vec![lock_name(self.epoch)];
+        let kept = Kept { locks, images: true, ..Kept::default() };
+        self.upkeep.get_or_init(|| runtime_dir.keep_up(kept));
+    }
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
+        if let Some(upkeep) = self.upkeep.get() {
+            upkeep.abort();
+        }
         // No other gateway has this number. The next one removes the file otherwise.
         let _ = fs::remove_file(&self.path);
     }

@@ -148,13 +148,13 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let mut attached = gateway.standing.subscribe();
     let _ = tokio::time::timeout(ATTACH_TIMEOUT, attached.wait_for(Standing::knows)).await;
     let server = gateway.serve(&config, inference, sockets, guard);
-
     telemetry::keep_own_log_bounded();
+    life.keep_up(&runtime_dir);
     notifier.ready(&format!("listening on {listening}"));
     let mut running = Running { notifier, successor, are_held, server };
     let exit = gateway.until_end(&clock, &mut running, events, ordered).await;
     gateway.ends.closing.cancel();
-    let Running { server, .. } = running;
+    let server = running.server;
     if !server.is_finished() && tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
         tracing::warn!("connections that did not close in time are cut");
     }

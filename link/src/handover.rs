@@ -35,6 +35,8 @@ const TAKEN: u8 = 1;
 const CALLER_BOUND: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: it fails again at once while there are no descriptors.
 const ACCEPT_PAUSE_MS: u16 = 50;
+/// Pause between two looks whether the socket's file is there, as for the other sockets.
+const UPKEEP_MS: u16 = 1_000;
 /// Pause between attempts to connect to a worker whose backlog is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 
@@ -161,19 +163,17 @@ pub struct Listener {
     path: PathBuf,
     /// Closed to end the thread.
     awake: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<UnixListener>>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Before the socket closes: afterwards the path may belong to another process.
+        drop(self.awake.take());
+        // After the thread, which would bind it again, and before the socket closes: then the path
+        // may belong to another process. The thread panicked if the callback did; that was printed.
+        let _listener = self.thread.take().map(JoinHandle::join);
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "the link's socket was gone already");
-        }
-        drop(self.awake.take());
-        if let Some(thread) = self.thread.take() {
-            // It panicked if the callback did, and that was printed.
-            let _ = thread.join();
         }
     }
 }
@@ -215,42 +215,72 @@ pub fn listen(
         }
         Err(error) => return Err(occupied(path, &error)),
     }
-    let at =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    // The directory is 0700, so no other user can connect between bind and chmod.
-    let listener = UnixListener::bind(path).map_err(at)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(at)?;
-    listener.set_nonblocking(true)?;
+    let mut listener = bind(path)?;
     let (awake, asleep) = UnixStream::pair()?;
+    let own_path = path.to_owned();
     let thread = std::thread::Builder::new().name("handover".into()).spawn(move || {
-        while let Some(stream) = next_caller(&listener, &asleep) {
+        while let Some(stream) = next_caller(&mut listener, &own_path, &asleep) {
             match take(stream) {
                 Ok(handover) => on_handover(handover),
                 Err(error) => tracing::warn!(%error, "a link was refused"),
             }
         }
+        listener
     })?;
     Ok(Listener { path: path.to_owned(), awake: Some(awake), thread: Some(thread) })
 }
 
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let bind = || {
+        // The directory is 0700, so no other user can connect between bind and chmod.
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    })
+}
+
+/// Binds the listener again if a cleaner removed its socket. Without a directory, or without room,
+/// it is tried again at the next look.
+fn bind_if_removed(listener: &mut UnixListener, path: &Path) {
+    let is_gone =
+        std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if is_gone && let Ok(again) = bind(path) {
+        tracing::warn!(path = %path.display(), "a socket was removed and is bound again");
+        *listener = again;
+    }
+}
+
 /// Waits for a connection; `None` when the listener is to end.
-fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStream> {
+fn next_caller(
+    listener: &mut UnixListener,
+    path: &Path,
+    asleep: &UnixStream,
+) -> Option<UnixStream> {
     let mut pause = false;
     loop {
         let mut watch = [
             PollFd::new(asleep.as_fd(), PollFlags::POLLIN),
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
         ];
-        let (watched, timeout) =
-            if pause { (1, PollTimeout::from(ACCEPT_PAUSE_MS)) } else { (2, PollTimeout::NONE) };
-        match poll(&mut watch[..watched], timeout) {
+        let (watched, timeout) = if pause { (1, ACCEPT_PAUSE_MS) } else { (2, UPKEEP_MS) };
+        let polled = poll(&mut watch[..watched], PollTimeout::from(timeout));
+        let is_asked_to_end = watch[0].any() == Some(true);
+        match polled {
+            Ok(0) if !pause => {
+                bind_if_removed(listener, path);
+                continue;
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
                 tracing::error!(%error, "cannot wait for links");
                 return None;
             }
         }
-        if watch[0].any() == Some(true) {
+        if is_asked_to_end {
             return None;
         }
         pause = false;

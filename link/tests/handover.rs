@@ -88,6 +88,7 @@ fn handovers() {
     what_is_no_handover_is_turned_away();
     a_silent_caller_is_let_go();
     a_dead_socket_is_replaced_and_a_living_one_is_not();
+    a_removed_socket_is_bound_again();
     callers_are_bounded();
     descriptors_that_are_cut_off_are_closed();
     nothing_is_left_open();
@@ -213,6 +214,19 @@ fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
     std::fs::write(&worker.path, "mine").expect("written");
     listen(&worker.path, |_| {}).expect_err("a file is not removed");
     assert_eq!(std::fs::read(&worker.path).expect("there"), b"mine");
+}
+
+fn a_removed_socket_is_bound_again() {
+    let mut worker = worker();
+    std::fs::remove_file(&worker.path).expect("removed");
+    let begun = std::time::Instant::now();
+    while hand(&worker.path, 1).is_err() {
+        assert!(begun.elapsed() < BOUND, "the socket stays away");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    worker.handed.recv_timeout(BOUND).expect("arrives");
+    drop(worker.listener.take());
+    assert!(!worker.path.exists(), "the socket is left");
 }
 
 /// Whoever hands over does not wait for ever: not for an answer, not for room in the backlog.

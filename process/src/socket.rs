@@ -12,11 +12,12 @@ use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tower::service_fn;
 
-use crate::runtime_dir::file_error;
+use crate::runtime_dir::{UPKEEP_INTERVAL, file_error};
 use crate::{platform, task};
 
 /// Longest wait for the first byte of a new connection.
@@ -87,13 +88,28 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Accepts connections of this user that send a first byte in time. Others are closed before HTTP/2
-/// begins. Ends when the returned stream is dropped.
-pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
+/// begins. A socket whose file was removed is bound again at its path. Ends when the returned
+/// stream is dropped.
+pub fn accept_unix(mut listener: UnixListener) -> Incoming<UnixStream> {
     let (tx, rx) = mpsc::channel(BACKLOG);
     let own_uid = nix::unistd::geteuid().as_raw();
+    let address = listener.local_addr().ok();
+    let path = address.and_then(|address| address.as_pathname().map(Path::to_path_buf));
     task::spawn("accept", async move {
+        let mut looks = tokio::time::interval(UPKEEP_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
+            let accepted = tokio::select! {
+                biased;
+                () = tx.closed() => return,
+                accepted = listener.accept() => accepted,
+                _ = looks.tick() => {
+                    if let Some(again) = path.as_deref().and_then(bound_again) {
+                        listener = again;
+                    }
+                    continue;
+                }
+            };
             match accepted {
                 Ok((stream, _)) => match caller(stream.peer_cred().map(|peer| peer.uid()), own_uid)
                 {
@@ -110,6 +126,22 @@ pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
         }
     });
     ReceiverStream::new(rx)
+}
+
+/// A new listener at this path, if its file is gone from a directory that is there. Without room it
+/// is tried again at the next look.
+fn bound_again(path: &Path) -> Option<UnixListener> {
+    let is_gone =
+        std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if !is_gone || !path.parent().is_some_and(Path::exists) {
+        return None;
+    }
+    let bound = bind(path);
+    match &bound {
+        Ok(_) => tracing::warn!(path = %path.display(), "a socket was removed and is bound again"),
+        Err(error) => tracing::warn!(path = %path.display(), %error, "a removed socket stays away"),
+    }
+    bound.ok()
 }
 
 /// The process at the other end of an accepted connection.
@@ -260,6 +292,37 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(bind(&path).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
         drop(living);
+    }
+
+    #[tokio::test]
+    async fn a_removed_socket_is_bound_again() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("run/x.sock");
+        let folder = path.parent().expect("a folder");
+        std::fs::create_dir(folder).expect("made");
+        let mut incoming = accept_unix(bind(&path).expect("bound"));
+        for remade in [true, false] {
+            if remade {
+                std::fs::remove_dir_all(folder).expect("removed");
+                std::fs::create_dir(folder).expect("made");
+            } else {
+                std::fs::remove_file(&path).expect("removed");
+            }
+            let connected = async {
+                loop {
+                    match UnixStream::connect(&path).await {
+                        Ok(stream) => return stream,
+                        Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    }
+                }
+            };
+            let within = Duration::from_secs(30);
+            let mut caller =
+                tokio::time::timeout(within, connected).await.expect("it is bound again");
+            caller.write_all(b"P").await.expect("written");
+            let taken = tokio::time::timeout(within, incoming.next()).await.expect("in time");
+            taken.expect("still accepting").expect("a connection");
+        }
     }
 
     #[test]

@@ -546,6 +546,7 @@ impl<H: Host> Actor<H> {
     fn find(&mut self, worker: WorkerId) -> Option<worker::Event> {
         let record = self.hosts.of(worker).find()?;
         let epoch = Epoch(record.epoch);
+        self.dir.know(worker.epoch_file(), epoch.0);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
         let client = WorkerClient::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
         let mut client = client.expecting(record.pid, self.served.identities.of(worker).clone());

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
-use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::runtime_dir::{Kept, RuntimeDirError};
 use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{
     Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
@@ -184,6 +184,8 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
         (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),
     };
     telemetry::keep_own_log_bounded();
+    let locks = vec!["supervisor".to_owned()];
+    let upkeep = setup.dir.keep_up(Kept { locks, ..Kept::default() });
     let (stop, stops) = mpsc::channel(4);
     task::spawn("signals", async move {
         let mut orphaned = false;
@@ -198,7 +200,9 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
             }
         }
     });
-    run(setup, hosts, stops).await
+    let exit = run(setup, hosts, stops).await;
+    upkeep.abort();
+    exit
 }
 
 /// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers

@@ -78,6 +78,15 @@ struct InspectedMachine {
     usable_bytes: Option<u64>,
 }
 
+/// Message about a model that takes `need` bytes, of which `usable` are there.
+fn too_large(need: u64, usable: u64) -> String {
+    let [need, usable] = [need, usable].map(|bytes| bytes as f64 / f64::from(1 << 30));
+    format!(
+        "expected a model that fits, found one that takes {need:.1} GiB, of which {usable:.1} GiB can \
+         be used when the present one has ended; choose a smaller model or one with fewer bits"
+    )
+}
+
 /// Prepares swaps of the target.
 #[derive(Clone, Debug)]
 pub struct TargetPlanner {
@@ -127,11 +136,7 @@ impl TargetPlanner {
             inspected.model.memory_bytes.saturating_add(inspected.kv.shortest_sequence_bytes);
         let usable = inspected.machine.usable_bytes.map(|free| free.saturating_add(freed_bytes));
         if let Some(usable) = usable.filter(|usable| *usable < need) {
-            let message = format!(
-                "expected a model that fits, found one that takes {need} bytes, of which {usable} can be \
-                 used when the present one has ended; choose a smaller model or one with fewer bits"
-            );
-            return Err(refuse(message));
+            return Err(refuse(too_large(need, usable)));
         }
         self.check(&self.gateway, &["--check-model", model]).await.map_err(refuse)?;
         let mut config = self.config.with_target(model);
@@ -160,5 +165,17 @@ impl TargetPlanner {
             "" => format!("{name}: {}", output.status),
             words => words.to_owned(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_too_large_is_refused_in_gib() {
+        let message = too_large(83_751_862_272, 21_474_836_480);
+        assert!(message.contains("78.0 GiB") && message.contains("20.0 GiB"), "{message}");
+        assert!(!message.contains("83751862272"), "{message}");
     }
 }

@@ -5,5 +5,7 @@ mod boot_mark;
 mod circuit;
 #[cfg(target_os = "linux")]
 mod clock;
+mod emptied;
 mod frozen;
 mod misplaced;
+mod unloadable;

@@ -8,6 +8,7 @@ pub mod child;
 pub mod core;
 pub mod drafter_lines;
 mod listeners;
+mod loadable;
 pub mod member;
 pub mod progress;
 mod refusal;
@@ -24,7 +25,7 @@ use paceline_client::{Failure, Screen};
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
-use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
+use paceline_process::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use paceline_process::{
     Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
 };
@@ -115,6 +116,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
         waited = earlier_service_ended(&dir, screen) => waited.map_err(unusable)?,
         () = signals.next() => return Ok(Exit::Asked),
     };
+    loadable::check(&loaded, &model_dir, screen).await?;
     let listeners = FrontListeners::open(&config.gateway, waited).await?;
     let address = listeners.grpc.address.clone();
     greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
@@ -122,6 +124,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     if config.target.model.is_empty() {
         note_demo(loaded.file.is_some(), &model_dir, screen);
     }
+    dir.keep_up(Kept { locks: vec!["service".to_owned()], ..Kept::default() });
     let bounds = bounds(&config.supervisor);
     let beat_within = Duration::from_millis(bounds.frozen_ms);
     let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listeners, beat_within)

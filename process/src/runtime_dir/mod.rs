@@ -1,17 +1,23 @@
 //! The runtime directory: sockets, logs, counters and records of one service. Only its user may
 //! enter it (0700), and one supervisor and one gateway hold its locks.
 //!
+//! A process needs no byte of the disk in order to start (I13). Content that finds no room is kept in
+//! the name of an empty file, `NAME=CONTENT`, which needs no more than a socket does. What a cleaner
+//! removes is made anew ([`RuntimeDir::keep_up`]).
+//!
 //! A directory is used as it is or refused. Its mode is never changed: the configuration may name
 //! another user's directory by mistake.
 
 mod counter;
 mod record;
 mod swap;
+mod upkeep;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -20,9 +26,14 @@ use crate::config::Config;
 use crate::{Clock, Exit, platform};
 
 pub use record::WorkerRecord;
+pub use upkeep::Kept;
+pub(crate) use upkeep::UPKEEP_INTERVAL;
 
 /// Interval between two tries to take a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// Whether this process has logged that a content found no room.
+static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
 /// A lock of the runtime directory, held as long as this value lives. The kernel releases it when
 /// the process ends.
@@ -273,15 +284,65 @@ impl RuntimeDir {
     /// Removes the sockets and the record of a dead `process`.
     pub fn clear(&self, process: &str) {
         let link = self.socket(&format!("{process}.link"));
-        for path in [self.socket(process), link, self.record_path(process)] {
+        let record = self.record_path(process);
+        let named = self.named(&format!("{process}.json")).into_iter().map(|(path, _)| path);
+        for path in [self.socket(process), link, record].into_iter().chain(named) {
             // A missing file is as good as a removed one.
             let _ = fs::remove_file(path);
         }
     }
 
+    /// Replaces the file `name`. If there is no room, the content is put into the name of an empty
+    /// file; the first time is logged.
+    fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
+        match self.replace_file(name, content) {
+            Ok(()) => {
+                for (path, _) in self.named(name) {
+                    // One that stays holds an older content, and readers take the newest.
+                    let _ = fs::remove_file(path);
+                }
+                Ok(())
+            }
+            Err(error @ RuntimeDirError::Full { .. }) => {
+                self.put_in_name(name, content).map_err(|_| error)?;
+                if !NO_ROOM.swap(true, Relaxed) {
+                    let path = self.0.join(name);
+                    tracing::warn!(path = %path.display(), "no room on the disk; its content is kept in the name of an empty file, and everything goes on");
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Contents of `name` that found no room, with the empty files that hold them in their names.
+    fn named(&self, name: &str) -> Vec<(PathBuf, String)> {
+        let content = |entry: fs::DirEntry| {
+            let file = entry.file_name();
+            let content = file.to_str()?.strip_prefix(name)?.strip_prefix('=')?;
+            Some((entry.path(), content.to_owned()))
+        };
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries.filter_map(content).collect()
+    }
+
+    /// Puts a content into the name of an empty file. An earlier one is renamed, which needs nothing
+    /// of the disk.
+    fn put_in_name(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.0.join(format!("{name}={}", String::from_utf8_lossy(content)));
+        match self.named(name).into_iter().next() {
+            Some((earlier, _)) => fs::rename(earlier, path),
+            None => {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(true).mode(0o600);
+                options.custom_flags(OFlag::O_NOFOLLOW.bits()).open(path).map(drop)
+            }
+        }
+    }
+
     /// Replaces the file `name`. Readers, and a start after a power cut, find the whole old content
     /// or the whole new content. The content reaches the disk before the name.
-    fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
+    fn replace_file(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
         let path = self.0.join(name);
         let fresh = self.0.join(format!("{name}.{}.new", std::process::id()));
         let write = || -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Records of workers: which process runs as which worker, for the next supervisor and for `serve`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -55,16 +56,24 @@ impl RuntimeDir {
 
     /// The last record of `process`; `None` if there is none, or if it is unreadable.
     pub fn record(&self, process: &str) -> Option<WorkerRecord> {
-        serde_json::from_slice(&fs::read(self.record_path(process)).ok()?).ok()
+        let file = fs::read(self.record_path(process)).unwrap_or_default();
+        let named = self.named(&format!("{process}.json")).into_iter();
+        let texts = named.map(|(_, text)| text.into_bytes()).chain([file]);
+        let records = texts.filter_map(|text| serde_json::from_slice::<WorkerRecord>(&text).ok());
+        records.max_by_key(|record| record.epoch)
     }
 
     /// All records by name, including those of dead processes.
     pub fn records(&self) -> Vec<(String, WorkerRecord)> {
         let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
+        // A record without room is in the name of an empty file, after the name of its own.
         let names = entries.filter_map(|entry| {
-            Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned())
+            let file = entry.file_name().into_string().ok()?;
+            let name = file.split_once('=').map_or(file.as_str(), |(name, _)| name);
+            Some(name.strip_suffix(".json")?.to_owned())
         });
-        names.filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
+        let names: BTreeSet<String> = names.collect();
+        names.into_iter().filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
     }
 
     pub(super) fn record_path(&self, process: &str) -> PathBuf {

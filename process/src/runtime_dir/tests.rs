@@ -175,7 +175,8 @@ fn a_counter_with_both_copies_damaged_is_refused() {
 const FULL: &str = "PACELINE_TEST_FULL";
 
 #[test]
-fn a_full_disk_refuses_a_count_and_loses_no_number() {
+fn a_full_disk_costs_no_count_and_no_record() {
+    let full_record = || WorkerRecord::of(std::process::id(), 3).expect("alive");
     if let Some(path) = std::env::var_os(FULL) {
         crate::lifecycle::settle();
         // As a full disk, without being root: no file of this process may grow (SIGXFSZ is
@@ -183,40 +184,82 @@ fn a_full_disk_refuses_a_count_and_loses_no_number() {
         nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE, 0, 0)
             .expect("lowered");
         let dir = dir(Path::new(&path));
-        let error = dir.count_up("term").expect_err("no room");
-        assert!(
-            error.exit() == Exit::Unavailable && error.to_string().contains("make room"),
-            "{error}"
+        assert_eq!(
+            [dir.count_up("term"), dir.count_up("term")].map(|n| n.expect("a name")),
+            [2, 3]
         );
-        let record = WorkerRecord::of(std::process::id(), 3).expect("alive");
-        assert!(matches!(dir.write_record("target", &record), Err(RuntimeDirError::Full { .. })));
+        assert_eq!(dir.count_up("new").expect("a name"), 1);
+        for record in [WorkerRecord { epoch: 2, ..full_record() }, full_record()] {
+            dir.write_record("target", &record).expect("a name");
+            assert_eq!(dir.record("target"), Some(record.clone()));
+            assert_eq!(dir.records(), [("target".to_owned(), record)]);
+        }
         // The lock needs no byte.
         return drop(dir.lock("supervisor").expect("free"));
     }
     let temp = temp();
     let dir = dir(temp.path());
-    let record = WorkerRecord::of(std::process::id(), 7).expect("alive");
+    let names = || {
+        let entries = fs::read_dir(dir.path()).expect("there");
+        let names = entries.map(|entry| entry.expect("fine").file_name().into_string());
+        let mut names: Vec<String> = names.map(|name| name.expect("UTF-8")).collect();
+        names.sort();
+        names
+    };
+    let record = WorkerRecord::of(std::process::id(), 1).expect("alive");
     dir.write_record("target", &record).expect("room");
     assert_eq!(dir.count_up("term").expect("room"), 1);
-    let name = "runtime_dir::tests::a_full_disk_refuses_a_count_and_loses_no_number";
+    let name = "runtime_dir::tests::a_full_disk_costs_no_count_and_no_record";
     let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
     let output = again.args([name, "--exact"]).env(FULL, temp.path()).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    assert_eq!(
-        (dir.count_up("term").expect("room again"), dir.record("target")),
-        (2, Some(record))
-    );
-    let mut names: Vec<_> = fs::read_dir(dir.path())
-        .expect("there")
-        .map(|entry| entry.expect("fine").file_name())
-        .collect();
-    names.sort();
-    assert_eq!(
-        names,
-        ["supervisor.lock", "target.json", "term", "term.spare"],
-        "no half file is left"
-    );
+    assert!(names().contains(&"term=3".to_owned()), "{:?}", names());
+    assert_eq!(dir.record("target").expect("in a name").epoch, 3);
+    // With room again nothing is left in names.
+    assert_eq!(dir.count_up("term").expect("room again"), 4);
+    assert_eq!(dir.count_up("new").expect("room again"), 2);
+    dir.write_record("target", &WorkerRecord { epoch: 4, ..record }).expect("room again");
+    assert_eq!(dir.record("target").expect("in the file").epoch, 4);
+    let files = ["new", "new.spare", "supervisor.lock", "target.json", "term", "term.spare"];
+    assert_eq!(names(), files, "a half file or a name is left");
+    // A dead worker leaves no record in a name either.
+    let named = format!("target.json={}", serde_json::to_string(&full_record()).expect("JSON"));
+    fs::write(dir.path().join(named), "").expect("writable");
+    dir.clear("target");
+    assert_eq!((dir.record("target"), dir.records()), (None, vec![]));
+}
+
+#[test]
+fn what_a_cleaner_removes_is_made_anew() {
+    let temp = temp();
+    let dir = dir(&temp.path().join("cache/run"));
+    dir.prepare().expect("made");
+    let lock = dir.lock("supervisor").expect("free");
+    assert_eq!((dir.count_up("term").expect("1"), dir.count_up("term").expect("2")), (1, 2));
+    dir.know("target.epoch", 7);
+    let record = WorkerRecord::of(std::process::id(), 7).expect("alive");
+    let kept = Kept {
+        locks: vec!["supervisor".to_owned()],
+        record: Some(("target".to_owned(), record.clone())),
+        images: true,
+    };
+    let mut held = vec![];
+    for _ in 0..2 {
+        fs::remove_dir_all(temp.path().join("cache")).expect("removed");
+        dir.restore(&kept, &mut held).expect("made anew");
+        assert_eq!((mode(dir.path()), mode(&dir.images())), (0o700, 0o700));
+        assert!(matches!(dir.lock("supervisor"), Err(RuntimeDirError::Taken { .. })));
+        assert_eq!(dir.record("target"), Some(record.clone()));
+        assert_eq!(fs::read_to_string(dir.path().join("term")).expect("there"), "2");
+    }
+    dir.restore(&kept, &mut held).expect("nothing to do");
+    assert_eq!(held.len(), 2, "a lock that is there is not taken again");
+    drop(lock);
+    // No count goes back, also if it is the first look at the emptied directory.
+    fs::remove_dir_all(dir.path()).expect("removed");
+    dir.prepare().expect("made");
+    assert_eq!(dir.count_up("target.epoch").expect("counted"), 8);
 }
 
 #[test]

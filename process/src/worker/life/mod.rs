@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tonic::service::RoutesBuilder;
 
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
-use crate::runtime_dir::WorkerRecord;
+use crate::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use crate::telemetry::trace::{self, Origin};
 use crate::{
     Clock, Config, Exit, Loaded, RuntimeDir, Signals, chain, lifecycle, platform, socket, task,
@@ -121,10 +121,11 @@ async fn live(
     teardown_timeout: Duration,
     parts: impl FnOnce(&WorkerContext) -> Result<WorkerParts, Exit>,
 ) -> Exit {
-    let Opened { dir, mut signals, listener } = match open(args, &config) {
+    let Opened { dir, mut signals, listener, record } = match open(args, &config) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
+    let upkeep = dir.keep_up(Kept { record, ..Kept::default() });
     let (context, mut lease_over) = begin_heartbeats(args, config, dir);
     let WorkerParts { services, stop, engine } = match parts(&context) {
         Ok(parts) => parts,
@@ -148,6 +149,7 @@ async fn live(
         }
     };
     let clear = || {
+        upkeep.abort();
         if context.dir.record(&args.name).is_some_and(|record| record.epoch == args.epoch) {
             context.dir.clear(&args.name);
         }
@@ -179,6 +181,8 @@ struct Opened {
     dir: RuntimeDir,
     signals: Signals,
     listener: UnixListener,
+    /// Name and record of this process, where the system says who it is.
+    record: Option<(String, WorkerRecord)>,
 }
 
 /// Prepares the runtime directory, listens on the socket and writes the record. All this comes
@@ -206,11 +210,18 @@ fn open(args: &Args, config: &Config) -> Result<Opened, Exit> {
         Exit::Unavailable
     })?;
     let record = WorkerRecord::of(std::process::id(), args.epoch);
-    if let Some(Err(error)) = record.map(|record| dir.write_record(&args.name, &record)) {
-        tracing::error!(error = chain(&error), "cannot write the record of this process");
-        return Err(Exit::Unavailable);
+    match record.as_ref().map(|record| dir.write_record(&args.name, record)) {
+        Some(Err(error @ RuntimeDirError::Full { .. })) => {
+            tracing::warn!(error = chain(&error), "no record; no other supervisor takes this over");
+        }
+        Some(Err(error)) => {
+            tracing::error!(error = chain(&error), "cannot write the record of this process");
+            return Err(Exit::Unavailable);
+        }
+        Some(Ok(())) | None => {}
     }
-    Ok(Opened { dir, signals, listener })
+    let record = record.map(|record| (args.name.clone(), record));
+    Ok(Opened { dir, signals, listener, record })
 }
 
 /// Starts the heartbeats, before there is an engine to stop. The receiver resolves when the lease

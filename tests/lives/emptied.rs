@@ -1,0 +1,44 @@
+//! A cleaner removes the files of the runtime directory under a running service.
+
+use nix::sys::signal::Signal;
+use paceline_tests::procs::signal;
+use paceline_tests::{Stack, chat, wait};
+
+/// Settings under which processes may die often.
+const MANY_LIVES: &str = "supervisor.restarts = 1000\nsupervisor.lease_s = 30\n";
+
+fn kill_and_ask(stack: &Stack, process: &str) {
+    signal(stack.pid(process), Signal::SIGKILL);
+    wait("a request to be served", || stack.ask(chat("Tell a story.").exactly(8)).ok());
+}
+
+#[test]
+fn an_emptied_runtime_directory_is_filled_again_and_every_process_may_die_afterwards() {
+    let stack = Stack::drafting(MANY_LIVES);
+    let names = || {
+        let entries = std::fs::read_dir(stack.run_dir()).into_iter().flatten().flatten();
+        let kept = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        // Lines are written when there is one to write.
+        let mut kept: Vec<String> =
+            kept.filter(|name| !name.ends_with(".log") && !name.ends_with(".jsonl")).collect();
+        kept.sort();
+        kept
+    };
+    let target = stack.pid("target");
+    let before = names();
+    std::fs::remove_dir_all(stack.run_dir()).expect("removed");
+    wait("all files to be there again", || {
+        before.iter().all(|name| names().contains(name)).then_some(())
+    });
+
+    let second = stack.another_serve().wait().expect("it ends");
+    assert!(!second.success(), "the locks are held again");
+    kill_and_ask(&stack, "supervisor");
+    stack.wait_linked();
+    assert_eq!(stack.pid("target"), target, "the next supervisor has found it");
+    for process in ["drafter", "target", "gateway"] {
+        kill_and_ask(&stack, process);
+    }
+    stack.wait_linked();
+    stack.stop();
+}
