@@ -57,7 +57,8 @@ fn each_guard_of_the_route_holds_requests_back_for_its_reason() {
     let answer = route(continue_ids(&prompt(600)).exactly(8));
     assert_eq!(answer, (Lane::Plain, RouteReason::Context));
 
-    for (key, value) in [("max_concurrent", "auto"), ("max_context", "auto"), ("kv_pressure", "0.05")]
+    for (key, value) in
+        [("max_concurrent", "auto"), ("max_context", "auto"), ("kv_pressure", "0.05")]
     {
         let changed = set(&stack, &format!("routing.{key}"), value);
         assert!(changed.status.success(), "{changed:?}");

@@ -28,7 +28,7 @@ use paceline_proto::v1::{
 use paceline_supervisor_core::RequestSummary;
 use paceline_supervisor_core::drafter::DrafterOrder;
 use paceline_supervisor_core::operations::{OperatorOrder, ServiceProcess};
-use paceline_supervisor_core::poison::Fingerprint;
+use paceline_supervisor_core::request::Fingerprint;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{KeyId, ModelMark, RequestId, chain};
 use tokio_stream::wrappers::WatchStream;

@@ -20,7 +20,7 @@ fn language(template: &str) -> Language {
     let source = std::fs::read_to_string(&path).expect("in the repository");
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
     let checkpoint = Checkpoint::read(&demo).expect("in the repository");
-    let template = Some(TemplateFile { path, source });
+    let template = Some(TemplateFile { path, source, with_tools: None });
     Language::new(Checkpoint { template, ..checkpoint }).expect("valid")
 }
 

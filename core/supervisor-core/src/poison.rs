@@ -11,7 +11,7 @@
 
 use paceline_vocabulary::{KeyId, Millis};
 
-use crate::request::RequestSummary;
+use crate::request::{Fingerprint, RequestSummary};
 
 /// Ends of the target after which a request is refused.
 const MOST_FALLS: u32 = 2;
@@ -19,10 +19,6 @@ const MOST_FALLS: u32 = 2;
 const REFUSED_MS: u64 = 600_000;
 /// Requests that are remembered. The oldest is forgotten first.
 const MOST_SUSPECTS: usize = 64;
-
-/// A request by its content, the same for each submission of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fingerprint(pub u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Suspect {

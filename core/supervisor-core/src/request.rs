@@ -1,7 +1,10 @@
 //! Facts of a request that the core uses.
 
-use crate::poison::Fingerprint;
 use paceline_vocabulary::{KeyId, Lane, Millis, ModelMark, RouteReason, RouteWish};
+
+/// A request by its content, the same for each submission of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint(pub u64);
 
 /// Facts of a request that admission and routing use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,9 +47,12 @@ pub(super) fn write(
             ToolCalls { rules: gemma::calls(model, &called)?, beside_text: beside_text(model) }
         }
         ToolCallFormat::Harmony => harmony(tags, &called, parts)?,
-        ToolCallFormat::MistralList => opened(model, "call", &mistral_list(&called, parts)?),
+        ToolCallFormat::MistralList => {
+            opened(model, "calls: call GAP?\n", &mistral_list(model, &called, parts)?)
+        }
         ToolCallFormat::MistralArgs => {
-            opened(model, "call call*", &mistral_args(tags, &called, parts)?)
+            let calls = if model.one_call { "calls: call\n" } else { "calls: call+ GAP?\n" };
+            opened(model, calls, &mistral_args(tags, &called, parts)?)
         }
         ToolCallFormat::MiniCpm => closed(model, &Syntax::minicpm(tags), &called, parts)?,
         ToolCallFormat::Glm => closed(model, &Syntax::glm(tags), &called, parts)?,
@@ -107,7 +110,7 @@ fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
 /// rule of this name, `inside` what follows the tag, and perhaps more rules.
 fn opened(model: ModelAnswers<'_>, calls: &str, inside: &str) -> ToolCalls {
     let open = symbol(model.tags, Tag::ToolCallOpen);
-    let rules = format!("calls: {calls}\ncall: {open} inside\ninside: {inside}");
+    let rules = format!("{calls}call: {open} inside\ninside: {inside}");
     ToolCalls { rules, beside_text: beside_text(model) }
 }
 
@@ -120,18 +123,23 @@ fn closed(
 ) -> Result<ToolCalls, FieldError> {
     let close = symbol(model.tags, Tag::ToolCallClose);
     let one = tagged::calls(syntax, tools, parts)?;
-    Ok(opened(model, "call (GAP? call)*", &format!("one {close}\n{one}")))
+    Ok(opened(model, several_calls(model.one_call), &format!("one {close}\n{one}")))
 }
 
 /// A list of JSON objects, each with an id or without.
-fn mistral_list(tools: &[&CallableTool], parts: &mut Parts) -> Result<String, FieldError> {
+fn mistral_list(
+    model: ModelAnswers<'_>,
+    tools: &[&CallableTool],
+    parts: &mut Parts,
+) -> Result<String, FieldError> {
     let call = |tool: &&CallableTool| {
         let begin = format!("{{\"name\": \"{}\", \"arguments\": ", tool.name);
         Ok(format!("{} {}", quoted(&begin), arguments(tool, parts)?))
     };
     let all = tools.iter().map(call).collect::<Result<Vec<_>, FieldError>>()?.join(" | ");
     let id = format!("({} ID \"\\\"\")?", quoted(", \"id\": \""));
-    Ok(format!("\" \"? \"[\" one (\", \" one)* \"]\"\none: ({all}) {id} \"}}\"\n{MISTRAL_ID}"))
+    let more = if model.one_call { "" } else { " (\", \" one)*" };
+    Ok(format!("\" \"? \"[\" one{more} \"]\"\none: ({all}) {id} \"}}\"\n{MISTRAL_ID}"))
 }
 
 /// The name and the arguments of a tool, with an id between them or without.

@@ -5,7 +5,7 @@ use paceline_vocabulary::{KeyId, Lane, RouteReason, RouteWish};
 
 use super::expected_memory::PRIOR_TOKENS;
 use super::*;
-use crate::poison::Fingerprint;
+use crate::request::Fingerprint;
 use crate::random::Random;
 
 fn classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {

@@ -1,7 +1,7 @@
 use paceline_vocabulary::RouteWish;
 
 use super::*;
-use crate::poison::Fingerprint;
+use crate::request::Fingerprint;
 
 const A: KeyId = KeyId(1);
 const B: KeyId = KeyId(2);

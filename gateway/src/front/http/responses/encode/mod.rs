@@ -246,13 +246,18 @@ impl ResponseWriter {
             AnswerPart::ToolCallEnd => self.close(ItemState::Completed, events),
             AnswerPart::ToolCallCut => self.close(ItemState::Incomplete, events),
             AnswerPart::MalformedToolCall(fault) => {
-                let is_call = self.open.as_ref().is_some_and(|open| open.kind.is_call());
-                let state = if is_call { ItemState::Void } else { ItemState::Completed };
-                self.close(state, events);
+                self.close_broken(events);
                 self.totals.warn(0, fault.warning);
             }
             AnswerPart::Warning(warning) => self.totals.warn(0, warning),
         }
+    }
+
+    /// Closes the open item. A tool call was broken off, so that no client may run it.
+    fn close_broken(&mut self, events: &mut Vec<SseEvent>) {
+        let is_call = self.open.as_ref().is_some_and(|open| open.kind.is_call());
+        let state = if is_call { ItemState::Void } else { ItemState::Completed };
+        self.close(state, events);
     }
 
     fn push(&mut self, text: &str) {
