@@ -212,6 +212,7 @@ mod tests {
             let (bytes, path) = order.split_once(' ').expect("two words");
             let bytes = bytes.parse().expect("a number");
             setrlimit(Resource::RLIMIT_FSIZE, bytes, bytes).expect("lowered");
+            setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("lowered");
             // SIGXFSZ kills this process at the first byte that is too many.
             let outcome = change(Path::new(path), &set("limits.queue", "2"), |_| Ok(()));
             panic!("it goes on: {outcome:?}");
