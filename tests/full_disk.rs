@@ -183,7 +183,6 @@ fn kill_and_ask(stack: &Stack, process: &str, expected: &Answer) {
     let answer = wait("a request to be served", || stack.ask(words()).ok());
     assert_eq!(answer.ids, expected.ids, "after the {process}");
     let passed = clock.now().0;
-    println!("served {passed} ms after the {process} was killed");
     assert!(passed < SERVED_WITHIN_MS, "{process}: served after {passed} ms");
 }
 
