@@ -109,7 +109,7 @@ async fn errors_have_the_shape_of_the_protocol_and_the_clients_field() {
         body[field] = value;
         body
     };
-    let strange = json!([{"role": "user", "content": "a"}, {"type": "computer_call"}]);
+    let strange = json!([{"role": "user", "content": "a"}, {"type": "no_such_item"}]);
     let call = json!([{"type": "function_call", "call_id": "c", "name": "a b", "arguments": ""}]);
     for (body, field) in [
         (with("max_output_tokens", json!(0)), "max_output_tokens"),

@@ -71,6 +71,8 @@ pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.v1.RoutingStatus", "by_sequences", MAX_FEW),
     ("paceline.v1.RoutingStatus", "by_context", MAX_FEW),
     ("paceline.v1.RoutingStatus", "step_costs", MAX_FEW),
+    ("paceline.internal.v1.ThoughtBudget", "end", MAX_FEW),
+    ("paceline.internal.v1.ThoughtEndStep", "ids", MAX_FEW),
     ("paceline.internal.v1.Generation", "prompt_ids", MAX_TOKEN_IDS),
     ("paceline.internal.v1.Generation", "continuation_ids", MAX_TOKEN_IDS),
     ("paceline.internal.v1.Generation", "stop_token_ids", MAX_FEW),

@@ -334,22 +334,43 @@ fn a_model_that_is_too_large_is_refused_before_a_weight_is_read() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let model = dir.path().join("model");
     std::fs::create_dir(&model).expect("made");
-    std::fs::copy(golden("qwen3-tiny/config.json"), model.join("config.json")).expect("copied");
-    // A file of 4 TiB without blocks on the disk.
-    let side = 1u64 << 20;
-    let header = format!(
-        r#"{{"x":{{"dtype":"F32","shape":[{side},{side}],"data_offsets":[0,{}]}}}}"#,
-        4 * side * side
-    );
+    // More and wider layers than any machine has room for, in a file without blocks on the disk.
+    let mut config = json(&golden("qwen3-tiny/config.json"));
+    let (wide, layers) = (1u64 << 24, 512);
+    config["intermediate_size"] = wide.into();
+    config["num_hidden_layers"] = layers.into();
+    std::fs::write(model.join("config.json"), config.to_string()).expect("written");
+    let mut end = 0u64;
+    let mut header = serde_json::Map::new();
+    for (name, tensor) in tensors(&golden("qwen3-tiny")) {
+        match name.strip_prefix("model.layers.0.") {
+            None if name.starts_with("model.layers.") || name == "__metadata__" => {}
+            None => drop(header.insert(name, tensor)),
+            Some(rest) => (0..layers).for_each(|layer| {
+                header.insert(format!("model.layers.{layer}.{rest}"), tensor.clone());
+            }),
+        }
+    }
+    for (name, tensor) in &mut header {
+        let shape = tensor["shape"].as_array_mut().expect("a shape");
+        if name.contains(".mlp.") {
+            shape[usize::from(name.contains("down_proj"))] = wide.into();
+        }
+        let elements: u64 = shape.iter().filter_map(Value::as_u64).product();
+        tensor["dtype"] = "F32".into();
+        tensor["data_offsets"] = serde_json::json!([end, end + 4 * elements]);
+        end += 4 * elements;
+    }
+    let header = Value::from(header).to_string();
     let mut file = File::create(model.join("model.safetensors")).expect("made");
     file.write_all(&(header.len() as u64).to_le_bytes()).expect("written");
     file.write_all(header.as_bytes()).expect("written");
-    file.set_len(8 + header.len() as u64 + 4 * side * side).expect("a file with holes");
+    file.set_len(8 + header.len() as u64 + end).expect("a file with holes");
     drop(file);
     let found = inspect(&model, None);
     assert_eq!(found["machine"]["fits"], false);
     let reason = found["machine"]["reason"].as_str().expect("a reason").to_owned();
-    assert!(reason.contains("its weights take 4.0 TiB"), "{reason}");
+    assert!(reason.contains("its weights take ") && reason.contains(" TiB"), "{reason}");
 
     let run = dir.path().join("run");
     let mut command = worker();

@@ -16,8 +16,8 @@ pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnd
 pub(crate) use crate::fairness::{FairnessCheck, Standing};
 pub(crate) use crate::fault_injection::{Bug, FaultySupervisor};
 pub(crate) use crate::operations::{OperatorOrder, ServiceProcess, TargetChoice, TargetSwapOrder};
-pub(crate) use crate::request::Fingerprint;
 pub(crate) use crate::random::Random;
+pub(crate) use crate::request::Fingerprint;
 pub(crate) use crate::request::{RequestSummary, ServedRequest};
 pub(crate) use crate::routing::{DrafterState, PolicyChange};
 pub(crate) use crate::scenarios::name_of;

@@ -278,19 +278,24 @@ mod tests {
         let alone = ConversationReading { offered_only: true, ..offered() };
         for SampleAnswer { calls: format, answer, text: _ } in sample_answers() {
             let answer = answer.replacen("read", "fly", 1);
-            // Only at the beginning of an answer can this family's tool call be told from text.
-            let (one, both): (&[&str], &[&str]) = match format {
-                ToolCallFormat::Llama3 => (&[], &[]),
-                ToolCallFormat::Harmony => (&["read"], &["fly", "read"]),
-                _ => (&["get-time"], &["fly", "get-time"]),
-            };
             for tokens in [true, false] {
+                let (one, both, faults): (&[&str], &[&str], usize) = match format {
+                    // Only at the beginning of an answer can this family's tool call be told from
+                    // text.
+                    ToolCallFormat::Llama3 => (&[], &[], 0),
+                    ToolCallFormat::Harmony => (&["read"], &["fly", "read"], 1),
+                    // The rest of a list belongs to the text of its first object that is no call.
+                    ToolCallFormat::MistralList => (&[], &["fly", "get-time"], 1),
+                    // Without tokens for the tags only the name of an offered tool makes a call.
+                    ToolCallFormat::MiniCpm if !tokens => (&["get-time"], &["get-time"], 0),
+                    _ => (&["get-time"], &["fly", "get-time"], 1),
+                };
                 let model = Model::new(format, tokens);
                 let ids = model.ids(&answer);
                 for size in [1, 1000] {
                     let stop = FinishReason::Stop;
                     let parts = model.parts(&ids, alone.clone(), &[size], stop);
-                    assert_eq!(calls(&parts), (one.to_vec(), one.len()), "{parts:?}");
+                    assert_eq!(calls(&parts), (one.to_vec(), faults), "{parts:?}");
                     let text = |part: &AnswerPart| match part {
                         AnswerPart::Text(text) => text.contains("fly"),
                         _ => false,

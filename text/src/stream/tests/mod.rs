@@ -111,7 +111,7 @@ fn a_tag_of_thoughts_in_ordinary_text_counts_in_front_of_the_answer_alone() {
     let check = |answer: &str, expected: &[&str]| {
         check_as(ToolCallFormat::Hermes, false, &offered(), answer, expected);
     };
-    check("\n<think>a</think>b", &["text \n", "thought a", "text b"]);
+    check("\n<think>a</think>b", &["thought a", "text b"]);
     for answer in ["a <think>b</think> c", "a</think>b", "</think>", "<thinking>a</thinking>"] {
         check(answer, &[&format!("text {answer}")]);
     }
