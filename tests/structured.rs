@@ -340,7 +340,8 @@ fn requests_without_a_schema_are_served_while_dear_schemas_compile() {
 #[test]
 #[ignore = "needs Qwen2.5-Coder-1.5B-Instruct in 4 bits, in the directory that PACELINE_TEST_CODER names"]
 fn forced_tool_calls_of_a_real_model_end_by_themselves() {
-    let dir = std::env::var("PACELINE_TEST_CODER").expect("PACELINE_TEST_CODER names a checkpoint");
+    let dir = std::env::var_os("PACELINE_TEST_CODER").expect("it names a checkpoint");
+    let dir = dir.into_string().expect("UTF-8");
     let stack = Stack::ready(&format!("target.model = {dir:?}\ndrafter.model = \"\"\n"));
     let tool = |name: &str, properties: Value| {
         let required: Vec<String> =

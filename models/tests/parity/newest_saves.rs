@@ -37,7 +37,7 @@ fn local_experts(config: &mut Value) {
 fn experts_may_be_counted_as_local_ones() {
     let dir = changed("qwen3-moe-tiny", local_experts, unchanged);
     check_checkpoint("qwen3-moe-tiny", dir.path());
-    let [as_before, found] = [&golden("qwen3-moe-tiny"), dir.path()].map(|dir| plan(dir));
+    let [as_before, found] = [&golden("qwen3-moe-tiny"), dir.path()].map(plan);
     assert_eq!(found.expect("a plan").token_bytes, as_before.expect("a plan").token_bytes);
     for name in ["qwen3-vl-moe-tiny", "qwen3_5_moe-tiny", "gemma4-tiny-moe"] {
         load(changed(name, local_experts, unchanged).path());

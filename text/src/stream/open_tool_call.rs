@@ -74,7 +74,7 @@ impl OpenToolCall {
 
     /// A tool call without an opening tag, which only the name of a tool makes certain.
     pub(super) fn uncertain(format: ToolCallFormat) -> Self {
-        Self::new(format, "").as_uncertain()
+        Self::new(format, "").into_uncertain()
     }
 
     /// The next tool call of a list of JSON objects.
@@ -84,7 +84,7 @@ impl OpenToolCall {
     }
 
     /// The tool call, which only the name of a tool makes certain although a tag began it.
-    pub(super) fn as_uncertain(self) -> Self {
+    pub(super) fn into_uncertain(self) -> Self {
         Self { is_certain: false, ..self }
     }
 

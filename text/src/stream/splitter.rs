@@ -327,7 +327,7 @@ impl Splitter {
         let mut call = OpenToolCall::new(self.format(), opening).after(self.before_call());
         // The characters of this family's tag begin other texts, too.
         if self.format() == ToolCallFormat::MiniCpm && self.tags.token(tag).is_none() {
-            call = call.as_uncertain();
+            call = call.into_uncertain();
         }
         self.state = State::Call(Box::new(call));
         if tag == Tag::Function {
