@@ -339,32 +339,26 @@ fn a_model_without_vision_refuses_images() {
         ("an address", address("https://example.com/a.png")),
         ("no image", image(&b"nothing"[..])),
     ] {
-        let asks = [
-            see(vec![part.clone(), text(QUESTION)]),
-            conversation(vec![
-                turn(vec![part.clone()]),
-                message("assistant", "A thing."),
-                message("user", "And?"),
-            ]),
-        ];
-        for ask in asks {
-            let status = stack.ask(ask.clone()).expect_err(what);
-            refused(
-                &status,
-                Code::FailedPrecondition,
-                Reason::NoVision,
-                &["messages[0].content[0]", "no vision tower"],
-                what,
-            );
-            let status = count(&stack, &ask).expect_err(what);
-            refused(
-                &status,
-                Code::FailedPrecondition,
-                Reason::NoVision,
-                &["no vision tower"],
-                what,
-            );
-        }
+        let ask = see(vec![part.clone(), text(QUESTION)]);
+        let status = stack.ask(ask.clone()).expect_err(what);
+        refused(
+            &status,
+            Code::FailedPrecondition,
+            Reason::NoVision,
+            &["messages[0].content[0]", "no vision tower"],
+            what,
+        );
+        let status = count(&stack, &ask).expect_err(what);
+        refused(&status, Code::FailedPrecondition, Reason::NoVision, &["no vision tower"], what);
+        // A client that was refused, or that came from another model, resends the image for ever:
+        // its conversation goes on, and the model reads that an image was there.
+        let later = |part: ContentPart| {
+            let turns = [message("assistant", "A thing."), message("user", "And?")];
+            conversation([vec![turn(vec![part])], turns.to_vec()].concat())
+        };
+        let told = text("[An image was here. It is not shown.]");
+        let (seen, told) = (count(&stack, &later(part)), count(&stack, &later(told)));
+        assert_eq!(seen.expect(what).token_ids, told.expect(what).token_ids, "{what}");
     }
     let image = path("up.png").display().to_string();
     let words = ["generate", "--json", "--image", &image, "--message", QUESTION];
