@@ -116,6 +116,7 @@ impl Listeners {
     /// and returns when all connections of all sockets are closed.
     pub async fn serve<P: WireProtocol>(self, listener: TcpListener, protocol: P) {
         let mut failing = false;
+        let upkeep = task::spawn("freed memory", self.connections.clone().give_back_memory());
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -151,6 +152,7 @@ impl Listeners {
         }
         drop(listener);
         self.connections.all_closed().await;
+        upkeep.abort();
     }
 
     /// An accepted connection, to its end.

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
+use paceline_process::platform;
 use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
@@ -46,6 +47,9 @@ const UNREAD_GRACE: Duration = Duration::from_secs(600);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
 const MAX_SHED: usize = 64;
+/// From the end of a connection to the moment at which its memory is given back: the ends of others
+/// that left with it are then over too.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// Requests at once on a connection without an authenticated one so far. More than the watches of
 /// health without a key that there may be in all. Each request takes some kilobytes.
 const MAX_UNKNOWN_REQUESTS: usize = 40;
@@ -180,6 +184,23 @@ impl Connections {
     pub fn accepted(&self) -> OpenConnection {
         self.0.open.send_modify(|open| *open += 1);
         OpenConnection(Arc::clone(&self.0))
+    }
+
+    /// After connections closed, gives the memory of their answers back to the system, at most once
+    /// a second. Never ends.
+    pub async fn give_back_memory(self) {
+        let mut open = self.0.open.subscribe();
+        let mut before = 0;
+        // This table owns the sender, so there is always a next change.
+        while open.changed().await.is_ok() {
+            if *open.borrow_and_update() < before {
+                tokio::time::sleep(GIVE_BACK_AFTER).await;
+                // The allocator looks at all that it holds: not on a thread that serves others. It
+                // is the next round's to try again if this one cannot be run.
+                let _ = tokio::task::spawn_blocking(platform::give_back_freed_memory).await;
+            }
+            before = *open.borrow_and_update();
+        }
     }
 
     /// Resolves when no connection is open.
