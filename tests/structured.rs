@@ -3,13 +3,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::grammar::Kind;
 use paceline_proto::v1::{self, Grammar, RouteWish};
 use paceline_tests::ask::Ask;
-use paceline_tests::model::{Weights, single};
+use paceline_tests::model::{Weights, single, templated};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, chat, continue_text, repository, wait};
 use serde_json::{Value, json};
@@ -200,6 +201,101 @@ fn forced_and_strict_tool_calls_follow_the_tools() {
     let answer = served(&stack, "/v1/messages", &body);
     assert_eq!(answer["content"][0]["type"], "tool_use", "{answer}");
     check(&event(), &answer["content"][0]["input"].to_string());
+    stack.stop();
+}
+
+#[test]
+fn forced_calls_end_at_the_line_break_that_a_model_writes_after_one() {
+    let stack = tooled();
+    let parameters = json!({"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]});
+    let function = json!({"name": "get_weather", "parameters": parameters});
+    // The bias stands for the habit of Qwen2.5-Coder: a line break (id 202) wherever it may be, and
+    // else the end of the answer (id 2) in place of another call.
+    let habit = json!({"202": 100, "2": 60});
+    let named = json!({"type": "function", "function": {"name": "get_weather"}});
+    for choice in [json!("required"), named] {
+        for route in ["plain", "speculative"] {
+            let more = json!({
+                "tools": [{"type": "function", "function": function}], "tool_choice": choice,
+                "logit_bias": habit, "max_tokens": 200,
+            });
+            let answer = served(&stack, "/v1/chat/completions", &openai(route, more));
+            let choice = &answer["choices"][0];
+            assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+            let calls = choice["message"]["tool_calls"].as_array().expect("calls");
+            assert_eq!(calls.len(), 1, "{answer}");
+        }
+    }
+    stack.stop();
+}
+
+/// The embedded target with a template that opens a thought, and tags of thoughts that are tokens.
+fn thinking(parent: &Path) -> PathBuf {
+    let template = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}\
+        {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>' }}{%- endif %}{#- </think> -#}";
+    let dir = templated(parent, "thinking", template);
+    let path = dir.join("tokenizer.json");
+    let text = std::fs::read_to_string(&path).expect("readable");
+    let text = text.replace("<|endoftext|>", "<think>").replace("<|mask|>", "</think>");
+    std::fs::write(path, text).expect("written");
+    dir
+}
+
+#[test]
+fn a_thought_ends_at_its_budget_in_every_protocol() {
+    const BUDGET: u64 = 12;
+    let mut stack = Stack::new("");
+    let dir = thinking(&stack.path(""));
+    stack.set(&format!("target.model = {dir:?}\ndrafter.model = \"lookup\"\n"));
+    stack.serve();
+    stack.wait_ready();
+    stack.wait_linked();
+    let messages = json!([{"role": "user", "content": "Tell me about the sea."}]);
+    // No answer ends by itself before the thought's budget.
+    let ask = |path: &str, more: Value| {
+        let mut body =
+            json!({"model": "m", "messages": messages, "max_tokens": 40, "temperature": 0.0});
+        let (body_fields, more) =
+            (body.as_object_mut().expect("an object"), more.as_object().cloned());
+        body_fields.extend(more.expect("an object"));
+        served(&stack, path, &body)
+    };
+    let chat = |more: Value, route: &str| {
+        let mut more = more;
+        more["paceline"] = json!({"route": route});
+        more["logit_bias"] = json!({"2": -100});
+        let answer = ask("/v1/chat/completions", more);
+        let spent = answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64();
+        (answer["choices"][0]["message"].clone(), spent.expect("a number"))
+    };
+    let (free, spent) = chat(json!({}), "plain");
+    assert!(spent > BUDGET + 4 && free["content"].as_str().is_none_or(str::is_empty), "{free}");
+    for budget in [
+        json!({"reasoning": {"max_tokens": BUDGET}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": BUDGET}}),
+    ] {
+        let (plain, spent) = chat(budget.clone(), "plain");
+        // The tokens of the end count as the model's own.
+        assert!((BUDGET..BUDGET + 4).contains(&spent), "{spent}: {plain}");
+        let thought = plain["reasoning_content"].as_str().expect("a thought");
+        let whole = free["reasoning_content"].as_str().expect("a thought");
+        assert!(whole.starts_with(thought.trim_end()) && thought.len() < whole.len(), "{plain}");
+        assert!(plain["content"].as_str().is_some_and(|content| !content.is_empty()), "{plain}");
+        assert_eq!((plain, spent), chat(budget, "speculative"), "the lanes agree");
+    }
+    let budget = json!({"thinking": {"type": "enabled", "budget_tokens": BUDGET}});
+    let answer = ask("/v1/messages", budget);
+    let kinds: Vec<_> =
+        answer["content"].as_array().expect("blocks").iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["thinking", "text"], "{answer}");
+    let Ask::Chat(request) = paceline_tests::chat("Tell me about the sea.").max_tokens(40) else {
+        panic!("a conversation was meant")
+    };
+    let thinking_budget = Some(BUDGET as u32);
+    let answer =
+        stack.ask(Ask::Chat(v1::ChatRequest { thinking_budget, ..request })).expect("served");
+    let spent = answer.end.usage.as_ref().expect("counted").reasoning_tokens;
+    assert!((BUDGET..BUDGET + 4).contains(&u64::from(spent)), "{answer:?}");
     stack.stop();
 }
 
