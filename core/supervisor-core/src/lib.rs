@@ -39,19 +39,7 @@ pub mod tuning;
 pub mod worker;
 
 #[cfg(test)]
-mod fairness;
-#[cfg(test)]
-mod fault_injection;
-#[cfg(test)]
-mod machine;
-#[cfg(test)]
-mod random;
-#[cfg(test)]
-mod scenarios;
-#[cfg(test)]
-mod simulation;
-#[cfg(test)]
-mod testing;
+mod tests;
 
 pub use action::{Action, Notice};
 pub use event::Event;

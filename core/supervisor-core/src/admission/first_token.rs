@@ -93,7 +93,7 @@ impl FirstTokenEstimate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::tests::testing::Random;
 
     #[test]
     fn without_measurements_nothing_is_refused() {

@@ -5,8 +5,8 @@ use paceline_vocabulary::{KeyId, Lane, RouteReason, RouteWish};
 
 use super::expected_memory::PRIOR_TOKENS;
 use super::*;
-use crate::random::Random;
 use crate::request::Fingerprint;
+use crate::tests::testing::Random;
 
 fn classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {
     sizes.iter().map(|&(positions, bytes)| KvClass { positions, bytes }).collect()

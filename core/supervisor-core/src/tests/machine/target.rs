@@ -3,7 +3,7 @@
 //! wait. Also the permits and policies that reach the target.
 
 use super::{BUDGET, Fate, Happening, Machine, Request};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// Until the first token, and between two.
 const FIRST_MS: u64 = 20;

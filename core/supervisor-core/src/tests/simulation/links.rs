@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::World;
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// Fate of a link, which decides whether another between the same two workers may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::testing::Random;
+use crate::tests::testing::Random;
 
 /// Words of a schedule, each with the names of its numbers.
 const WORDS: [(&str, &[&str]); 23] = [

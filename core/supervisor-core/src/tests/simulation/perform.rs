@@ -1,7 +1,7 @@
 //! Reaction of the world to the core's orders, and the checks of each order.
 
 use super::{Fate, WORKERS, World};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// What the core knows a request by.
 fn content_of(summary: &RequestSummary) -> (KeyId, u64) {

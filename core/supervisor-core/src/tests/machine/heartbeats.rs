@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::process::kind;
 use super::{BUDGET, Fate, Happening, Machine};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 impl Machine {
     /// A process sends a heartbeat.

@@ -34,7 +34,7 @@ mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::testing::*;
+use crate::tests::testing::*;
 use links::Links;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

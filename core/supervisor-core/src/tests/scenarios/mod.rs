@@ -14,7 +14,7 @@ mod parse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::testing::*;
+use crate::tests::testing::*;
 pub(crate) use names::name_of;
 use names::{show, show_drafter};
 use parse::{Words, event, millis};
@@ -160,7 +160,7 @@ macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(#[test]
         fn $name() {
-            check(stringify!($name), include_str!(concat!("../testdata/", stringify!($name), ".txt")));
+            check(stringify!($name), include_str!(concat!("../../testdata/", stringify!($name), ".txt")));
         })*
     };
 }

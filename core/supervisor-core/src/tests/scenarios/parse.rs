@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::TERM;
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// A line's words: `name e1 key=value …`.
 pub(super) struct Words<'a> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::testing::*;
+use crate::tests::testing::*;
 
 fn route(permit: &Permit) -> String {
     let lane = permit.lane.word();

@@ -8,7 +8,7 @@
 //! A run is a function of its seed and its schedule ([`schedule`]). A schedule that fails is shrunk
 //! and written to a file. The file can be run again:
 //!
-//! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib machine::tests::replay --
+//! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor-core --lib tests::machine::tests::replay --
 //! --ignored --nocapture`
 //!
 //! In `simulation` anything happens at any time that the contract does not forbid. In this world
@@ -38,7 +38,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use crate::testing::*;
+use crate::tests::testing::*;
 use heartbeats::serves_images;
 use judge::Received;
 use process::{Faults, Process, kind};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{BUDGET, Fate, Machine, WORKERS, serves_images};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// Heartbeats older than this leave a doubt.
 const FRESH_MS: u64 = 1_500;

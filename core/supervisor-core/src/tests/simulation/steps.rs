@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Fate, WORKERS, World};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 /// One of the simulated drafters does not draft for requests with images.
 fn serves_images(model: &str) -> bool {

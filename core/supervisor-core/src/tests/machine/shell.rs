@@ -1,7 +1,7 @@
 //! Reaction of the machine to the core's orders: the shell's part, processes, the target's links.
 
 use super::{Delivered, Fate, Happening, Machine, Process, TargetLinks, kind, target};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 impl Machine {
     /// Carries out an action; some are answered at once. Longer than 60 lines: an arm per action.

@@ -9,7 +9,7 @@ use crate::ids::Ticket;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// In the queue.
     Waiting,
     /// Admitted, and its end not reported.
@@ -20,13 +20,13 @@ pub(super) enum Standing {
 
 /// Everybody, just before one is admitted.
 #[derive(Debug, Default)]
-pub(super) struct FairnessCheck {
+pub(crate) struct FairnessCheck {
     waiting: BTreeMap<KeyId, BTreeSet<Ticket>>,
     running: BTreeMap<KeyId, usize>,
 }
 
 impl FairnessCheck {
-    pub(super) fn new(all: impl Iterator<Item = (Ticket, KeyId, Standing)>) -> Self {
+    pub(crate) fn new(all: impl Iterator<Item = (Ticket, KeyId, Standing)>) -> Self {
         let mut fairness = Self::default();
         for (ticket, key, standing) in all {
             match standing {
@@ -41,7 +41,7 @@ impl FairnessCheck {
     }
 
     /// The oldest that waits of a key, where tickets are numbered by arrival.
-    pub(super) fn oldest(&self, key: KeyId) -> Option<Ticket> {
+    pub(crate) fn oldest(&self, key: KeyId) -> Option<Ticket> {
         self.waiting.get(&key)?.first().copied()
     }
 
@@ -63,7 +63,7 @@ impl FairnessCheck {
     ///
     /// # Errors
     /// The rule that forbids it.
-    pub(super) fn judge(&self, key: KeyId, limit: usize) -> Result<(), String> {
+    pub(crate) fn judge(&self, key: KeyId, limit: usize) -> Result<(), String> {
         let (runs, share) = (self.runs(key), self.share());
         if !self.may_run(key, limit) {
             return Err(format!("its key runs {runs} of at most {limit} (share)"));
@@ -84,7 +84,7 @@ impl FairnessCheck {
 
     /// Which rules kept another key from coming first: a simulation in which they never do proves
     /// nothing about them.
-    pub(super) fn passed(&self, key: KeyId, limit: usize) -> Vec<&'static str> {
+    pub(crate) fn passed(&self, key: KeyId, limit: usize) -> Vec<&'static str> {
         let others: Vec<KeyId> =
             self.waiting.keys().copied().filter(|other| *other != key).collect();
         let at_limit = others.iter().any(|other| !self.may_run(*other, limit));

@@ -2,7 +2,7 @@
 
 use super::judge::Received;
 use super::{Fate, Happening, Machine};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 impl Machine {
     /// The supervisor is gone, and with it its mail and the streams that passed it.

@@ -3,7 +3,7 @@
 use super::process::kind;
 use super::schedule::Input;
 use super::{Happening, Machine};
-use crate::testing::*;
+use crate::tests::testing::*;
 
 impl Machine {
     /// Longer than 60 lines: an arm per word of a schedule.

@@ -13,14 +13,14 @@ pub(crate) use crate::admission::AdmissionBounds;
 pub(crate) use crate::capacity::Capacity;
 pub(crate) use crate::denial::Denial;
 pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnds};
-pub(crate) use crate::fairness::{FairnessCheck, Standing};
-pub(crate) use crate::fault_injection::{Bug, FaultySupervisor};
 pub(crate) use crate::operations::{OperatorOrder, ServiceProcess, TargetChoice, TargetSwapOrder};
-pub(crate) use crate::random::Random;
 pub(crate) use crate::request::Fingerprint;
 pub(crate) use crate::request::{RequestSummary, ServedRequest};
 pub(crate) use crate::routing::{DrafterState, PolicyChange};
-pub(crate) use crate::scenarios::name_of;
+pub(crate) use crate::tests::fairness::{FairnessCheck, Standing};
+pub(crate) use crate::tests::fault_injection::{Bug, FaultySupervisor};
+pub(crate) use crate::tests::random::Random;
+pub(crate) use crate::tests::scenarios::name_of;
 pub(crate) use crate::tuning::Tuning;
 pub(crate) use crate::worker::{
     self, Phase, StopReason, WiredReading, WorkerDescription, WorkerExit,

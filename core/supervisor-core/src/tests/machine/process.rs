@@ -1,6 +1,6 @@
 //! A worker's process on the simulated machine, and what can be wrong with it.
 
-use crate::testing::*;
+use crate::tests::testing::*;
 /// A process.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
