@@ -99,7 +99,7 @@ mod tests {
     use paceline_models::sample::SamplingRule;
 
     use super::*;
-    use crate::engine::fixture;
+    use crate::engine::tests::fixture;
     use paceline_target_core::{ClassBytes, Ledger, Scheduler};
 
     const GREEDY: SamplingRule = SamplingRule::GREEDY;

@@ -553,6 +553,4 @@ fn cut_rows(x: &Array, rows: &Range<i32>) -> Result<Array> {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

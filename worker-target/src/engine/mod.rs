@@ -15,8 +15,6 @@
 mod command;
 mod draft;
 mod draft_wait;
-#[cfg(test)]
-pub(crate) mod fixture;
 mod image_slices;
 mod intake;
 mod prefix_pages;
@@ -24,11 +22,9 @@ mod report;
 mod requests;
 mod schedule;
 mod spans;
-#[cfg(test)]
-mod speed;
 mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trace;
 mod wired;
 

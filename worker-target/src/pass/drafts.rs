@@ -84,7 +84,7 @@ mod tests {
     use paceline_models::sample::{RowRule, SamplingRule};
 
     use super::*;
-    use crate::engine::fixture;
+    use crate::engine::tests::fixture;
 
     #[test]
     fn hidden_rows_are_capped_alone_and_beside_proposals_of_another_drafter() {

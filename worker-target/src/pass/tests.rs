@@ -9,7 +9,7 @@ use paceline_target_core::{DrafterReadiness, Sequence};
 use paceline_vocabulary::Millis;
 
 use super::*;
-use crate::engine::fixture::{self, Outputs, WrappedTarget};
+use crate::engine::tests::fixture::{self, Outputs, WrappedTarget};
 
 /// Counts forwards.
 #[derive(Default)]

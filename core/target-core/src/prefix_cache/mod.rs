@@ -360,6 +360,4 @@ impl PrefixIndex {
 }
 
 #[cfg(test)]
-mod testdata;
-#[cfg(test)]
 mod tests;

@@ -4,10 +4,10 @@
 
 use mlx_rs::transforms::eval;
 
-use super::super::testing::number;
 use super::super::{GrowingKv, KvStore, LayerKv};
 use super::*;
 use crate::device::{DeviceChoice, choose};
+use crate::kv::tests::testing::number;
 
 const SIZES: RecurrentSizes =
     RecurrentSizes { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 10, taps: 4 };

@@ -1,6 +1,6 @@
 //! Copies of rows by nodes of our own, against those by MLX.
 
-use super::super::testing::{keys_address, step, store};
+use super::testing::{keys_address, step, store};
 use super::*;
 
 /// Numbers of a piece.

@@ -6,13 +6,14 @@ mod copies;
 mod growth;
 mod images;
 mod rows;
+pub(crate) mod testing;
 mod visibility;
 mod windows;
 
 use mlx_rs::transforms::eval;
 
-use super::testing::{HEADS, KV_HEADS, by_definition, rows, step, store};
 use super::*;
+use testing::{HEADS, KV_HEADS, by_definition, rows, step, store};
 
 #[test]
 fn ragged_batches_attend_as_by_definition() {

@@ -2,7 +2,7 @@
 
 use mlx_rs::transforms::eval;
 
-use super::super::testing::{HEADS, KV_HEADS, LAYERS, by_definition, rows, step, store};
+use super::testing::{HEADS, KV_HEADS, LAYERS, by_definition, rows, step, store};
 use super::*;
 
 fn bits(rows: &[KvRows]) -> Vec<Vec<u32>> {

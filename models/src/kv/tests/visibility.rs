@@ -4,7 +4,7 @@
 use mlx_rs::transforms::eval;
 
 use super::super::step_rows::{Call, Causality, ClassRead, QueryKind, Reach};
-use super::super::testing::number;
+use super::testing::number;
 use super::*;
 use crate::layers::HiddenKeys;
 

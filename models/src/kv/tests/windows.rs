@@ -1,7 +1,7 @@
 //! Layers of which a slot keeps the last positions alone: the same numbers as by definition,
 //! whatever was rejected, copied or kept.
 
-use super::super::testing::number;
+use super::testing::number;
 use super::visibility::{DIM, layer, step};
 use super::*;
 

@@ -5,7 +5,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::*;
 use crate::kv::AttentionParams;
-use crate::kv::testing::{
+use crate::kv::tests::testing::{
     DIM, HEADS, KV_HEADS, LAYERS, by_definition, keys_address, rows, step, store,
 };
 use crate::sample::{Block, DraftedIds, RowRule};

@@ -9,10 +9,11 @@ use paceline_process::worker::{Progress, mailbox};
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_vocabulary::Millis;
 
+use super::fixture;
 use super::prompt;
 use super::test_engine::engine;
 use crate::cost_file::CostFile;
-use crate::engine::{EngineCommand, fixture};
+use crate::engine::EngineCommand;
 
 #[test]
 fn tokens_are_sent_before_the_engine_waits_for_a_draft() {

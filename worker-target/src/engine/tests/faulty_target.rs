@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use paceline_models::{Array, Batch, Forward, ModelError, Wants};
 
-use crate::engine::fixture::Outputs;
+use super::fixture::Outputs;
 
 /// Logits that are overwritten.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,9 @@ mod bonus;
 mod draft_wait;
 mod faulty;
 mod faulty_target;
+pub(crate) mod fixture;
 mod log;
+mod speed;
 mod test_drafter;
 mod test_engine;
 

@@ -20,10 +20,10 @@ use tonic::{Code, Status};
 use tracing::Dispatch;
 
 use super::faulty_target::{Fault, Faults, FaultyOutputs};
+use super::fixture::{self, WrappedTarget};
 use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
-use crate::engine::fixture::{self, WrappedTarget};
 use crate::engine::{Engine, EngineCommand, EngineParts, LaneForm, WiredState};
 use crate::page_store::PageStore;
 

@@ -1,11 +1,12 @@
 mod states;
+mod testdata;
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::testdata::{Op, ids, keys, op, stream};
 use super::*;
+use testdata::{Op, ids, keys, op, stream};
 
 /// Adds all pages of a chain, of 10 bytes each. Returns the number of stored and the new pages.
 fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {

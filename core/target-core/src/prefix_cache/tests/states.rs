@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::testdata::{Op, ids, keys, op, stream};
+use super::testdata::{Op, ids, keys, op, stream};
 use super::*;
 
 const PAGE_BYTES: u64 = 10;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Chain, PAGE, PageKey};
+use crate::prefix_cache::{Chain, PAGE, PageKey};
 
 /// Ids of `pages` pages. Other seeds give other ids.
 pub(super) fn ids(pages: usize, seed: u32) -> Vec<u32> {

@@ -2,7 +2,7 @@
 
 use mlx_rs::transforms::eval;
 
-use super::*;
+use crate::kv::*;
 
 /// A number from -1 to 1, a pure function of `words`.
 pub(crate) fn number(words: [u64; 4]) -> f32 {

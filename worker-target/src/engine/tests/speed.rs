@@ -14,8 +14,9 @@ use paceline_process::config::WiredMemory;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
 use paceline_vocabulary::Millis;
 
-use super::{Engine, EngineCommand, EngineParts, LaneForm, WiredState, fixture};
+use super::fixture;
 use crate::cost_file::CostFile;
+use crate::engine::{Engine, EngineCommand, EngineParts, LaneForm, WiredState};
 use crate::page_store::PageStore;
 
 const TOKENS: usize = 200;
