@@ -70,9 +70,7 @@ fn replace(text: Cow<'_, str>, values: Rest<ValueOrKwargs>) -> Result<String, Er
 }
 
 fn center(text: Cow<'_, str>, width: Option<usize>) -> Result<String, Error> {
-    let missing = columns(width.unwrap_or(80))?.saturating_sub(text.chars().count());
-    let left = missing / 2 + (missing & width.unwrap_or(80) & 1);
-    Ok(format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left)))
+    python::padded(&text, width.unwrap_or(80), "center")
 }
 
 fn truncate(text: Cow<'_, str>, values: Rest<ValueOrKwargs>) -> Result<String, Error> {

@@ -2,62 +2,25 @@
 //! companion; these it lacks, or takes with fewer arguments.
 
 use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, State, Value, value::from_args};
+use minijinja::{Environment, Error, ErrorKind, State, Value, context, value::from_args};
 
 use super::arguments::{Arguments, columns};
 
-/// Methods of texts, lists, mappings and loops that a template can call.
-pub(super) const METHODS: [&str; 48] = [
-    "capitalize",
-    "center",
-    "changed",
-    "count",
-    "cycle",
-    "endswith",
-    "find",
-    "format",
-    "get",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdigit",
-    "islower",
-    "isnumeric",
-    "isspace",
-    "isupper",
-    "items",
-    "join",
-    "keys",
-    "ljust",
-    "lower",
-    "lstrip",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "title",
-    "upper",
-    "values",
-    "zfill",
-    // Refused by the reference as well, when a conversation reaches them.
-    "append",
-    "extend",
-    "insert",
-    "pop",
-    "remove",
-    "update",
-];
+/// Methods of loops, and those that change a value: the reference refuses the latter as well, when a
+/// conversation reaches them.
+const OTHERS: [&str; 8] =
+    ["changed", "cycle", "append", "extend", "insert", "pop", "remove", "update"];
+
+/// Whether a template can call this method of a text, a list, a mapping or a loop.
+pub(super) fn has(environment: &Environment<'_>, name: &str) -> bool {
+    let mut state = environment.empty_state();
+    let values = [Value::from(""), Value::from(Vec::<Value>::new()), context! {}];
+    let is_known = |value: &Value| {
+        let called = method(&mut state, value, name, &[]);
+        called.map_or_else(|error| error.kind() != ErrorKind::UnknownMethod, |_| true)
+    };
+    OTHERS.contains(&name) || values.iter().any(is_known)
+}
 
 /// Calls `method` on `value`, as Python would.
 ///
@@ -87,45 +50,44 @@ pub(super) fn method(
 }
 
 fn of_text(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let three = |parts: [&str; 3]| Ok(parts.into_iter().collect::<Value>());
-    match method {
-        "removeprefix" => {
-            let (prefix,): (&str,) = from_args(arguments)?;
-            Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)))
-        }
-        "removesuffix" => {
-            let (suffix,): (&str,) = from_args(arguments)?;
-            Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
-        }
-        "partition" => {
-            let (by,): (&str,) = from_args(arguments)?;
-            three(text.split_once(by).map_or([text, "", ""], |(before, after)| [before, by, after]))
-        }
-        "rpartition" => {
-            let (by,): (&str,) = from_args(arguments)?;
-            three(
-                text.rsplit_once(by).map_or(["", "", text], |(before, after)| [before, by, after]),
-            )
+    let part = || from_args::<(&str,)>(arguments).map(|(part,)| part);
+    Ok(match method {
+        "removeprefix" => Value::from(text.strip_prefix(part()?).unwrap_or(text)),
+        "removesuffix" => Value::from(text.strip_suffix(part()?).unwrap_or(text)),
+        "partition" | "rpartition" => {
+            let by = part()?;
+            let (halves, whole) = match method {
+                "partition" => (text.split_once(by), [text, "", ""]),
+                _ => (text.rsplit_once(by), ["", "", text]),
+            };
+            halves.map_or(whole, |(before, after)| [before, by, after]).into_iter().collect()
         }
         "index" | "rindex" => {
-            let (part,): (&str,) = from_args(arguments)?;
-            let at = if method == "index" { text.find(part) } else { text.rfind(part) };
+            let at = if method == "index" { text.find(part()?) } else { text.rfind(part()?) };
             let at = at.ok_or_else(|| wrong("index: the text has no such part"))?;
-            Ok(Value::from(text[..at].chars().count()))
+            Value::from(text[..at].chars().count())
         }
         "center" | "ljust" | "rjust" | "zfill" => {
-            let (width,): (usize,) = from_args(arguments)?;
-            let missing = columns(width)?.saturating_sub(text.chars().count());
-            let left = match method {
-                "ljust" => 0,
-                "center" => missing / 2 + (missing & width & 1),
-                _ => missing,
-            };
-            let fill = if method == "zfill" { "0" } else { " " };
-            Ok(Value::from(format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left))))
+            let (width,) = from_args(arguments)?;
+            Value::from(padded(text, width, method)?)
         }
-        _ => Err(Error::from(ErrorKind::UnknownMethod)),
-    }
+        _ => return Err(Error::from(ErrorKind::UnknownMethod)),
+    })
+}
+
+/// The text with as many columns as `width`, filled as the method of this name fills it.
+///
+/// # Errors
+/// The width is beyond reason.
+pub(super) fn padded(text: &str, width: usize, method: &str) -> Result<String, Error> {
+    let missing = columns(width)?.saturating_sub(text.chars().count());
+    let left = match method {
+        "ljust" => 0,
+        "center" => missing / 2 + (missing & width & 1),
+        _ => missing,
+    };
+    let fill = if method == "zfill" { "0" } else { " " };
+    Ok(format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left)))
 }
 
 /// Methods that the companion has with another outcome; `None` if it is none of them.

@@ -5,13 +5,14 @@
 
 use std::io;
 
+use minijinja::machinery::get_compiled_template;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
 
 use super::RenderError;
 use super::capabilities::Capabilities;
-use super::tree::Names;
+use super::names::Names;
 use crate::prompt::conversation::Conversation;
 use crate::prompt::markup::Markup;
 use crate::prompt::variables::Variables;
@@ -59,7 +60,7 @@ impl Engine {
     pub(super) fn new(source: &str, tokens: &SpecialTokens, markup: Markup) -> Result<Self, Error> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-        environment.set_syntax(syntax.clone());
+        environment.set_syntax(syntax);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(python::method);
@@ -68,9 +69,8 @@ impl Engine {
         environment.add_function("joiner", minijinja_contrib::globals::joiner);
         environment.add_filter("tojson", json::tojson);
         jinja::add_to(&mut environment);
-        let source = literals::coded(source, &markup);
-        let names = Names::of(&source, NAME, syntax)?;
-        environment.add_template_owned(NAME, source)?;
+        environment.add_template_owned(NAME, literals::coded(source, &markup))?;
+        let names = Names::of(get_compiled_template(&environment.get_template(NAME)?));
         let coded = |token: &Option<String>| token.as_deref().map(|token| markup.coded(token));
         let tokens = SpecialTokens { bos: coded(&tokens.bos), eos: coded(&tokens.eos) };
         Ok(Self { environment, names, tokens, markup })
@@ -99,7 +99,7 @@ impl Engine {
         let tests = tests.iter().filter(|name| !has("name is test", name));
         let globals: Vec<&str> = self.environment.globals().map(|(name, _)| name).collect();
         let functions = functions.iter().filter(|name| !globals.contains(&name.as_str()));
-        let methods = methods.iter().filter(|name| !python::METHODS.contains(&name.as_str()));
+        let methods = methods.iter().filter(|name| !python::has(&self.environment, name));
         let named = |kind: &'static str| move |name: &String| format!("{kind} {name}");
         let lacking = filters.map(named("filter")).chain(tests.map(named("test")));
         let lacking = lacking.chain(functions.map(named("function")));

@@ -9,8 +9,8 @@ mod capabilities;
 mod effort;
 mod engine;
 mod last_turn;
+mod names;
 mod probe;
-mod tree;
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
