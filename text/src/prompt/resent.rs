@@ -21,18 +21,11 @@ pub(super) struct AssistantMarkup {
 }
 
 impl AssistantMarkup {
-    /// Whether a message has anything to move.
-    pub(super) fn concerns(self, message: &Message) -> bool {
-        let has = |words: &[&str]| {
-            message.parts.iter().any(|part| matches!(part, ContentPart::Text(text) if words.iter().any(|word| text.contains(word))))
-        };
-        message.role == Role::Assistant
-            && ((self.thoughts && message.reasoning.is_empty() && has(&["</think>"]))
-                || (self.calls && message.calls.is_empty() && has(&["<tool_call>"])))
-    }
-
-    /// Moves a message's thought and tool calls to their fields.
+    /// Moves the thought and the tool calls of an assistant's message to their fields.
     pub(super) fn move_to_fields(self, message: &mut Message) {
+        if message.role != Role::Assistant {
+            return;
+        }
         if self.thoughts
             && message.reasoning.is_empty()
             && let Some(ContentPart::Text(text)) = message.parts.first_mut()
@@ -203,14 +196,15 @@ mod tests {
 
     #[test]
     fn fields_that_are_set_and_other_roles_are_left_alone() {
-        let thinks = "<think>a</think>b<tool_call>";
+        let thinks = "<think>a</think>b";
         let user = Message::new(Role::User, vec![thinks.into()]);
-        let set = Message { reasoning: "set".into(), ..message("<think>a</think>b") };
-        assert!(!BOTH.concerns(&user) && !BOTH.concerns(&set) && BOTH.concerns(&message(thinks)));
-        let mut moved = set.clone();
-        BOTH.move_to_fields(&mut moved);
-        assert_eq!(moved, set);
-        assert!(!AssistantMarkup::default().concerns(&message(thinks)));
+        let set = Message { reasoning: "set".into(), ..message(thinks) };
+        let none = AssistantMarkup::default();
+        for (markup, message) in [(BOTH, user), (BOTH, set), (none, message(thinks))] {
+            let mut moved = message.clone();
+            markup.move_to_fields(&mut moved);
+            assert_eq!(moved, message);
+        }
     }
 
     #[test]

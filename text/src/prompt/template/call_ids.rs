@@ -7,12 +7,6 @@ use crate::prompt::conversation::{Conversation, Role};
 /// Characters of an id.
 const LENGTH: usize = 9;
 
-/// Whether a conversation has ids.
-pub(super) fn concern(conversation: &Conversation) -> bool {
-    let mut messages = conversation.messages.iter();
-    messages.any(|message| !message.calls.is_empty() || message.role == Role::Tool)
-}
-
 /// Replaces the ids of other forms.
 pub(super) fn shorten(conversation: &mut Conversation) {
     for message in &mut conversation.messages {

@@ -69,26 +69,6 @@ impl Capabilities {
         self.tools && self.calls != Shown::Never && self.answers != Shown::Never
     }
 
-    /// Whether the template shows the assistant's tool calls.
-    pub(super) fn shows_tool_calls(self) -> bool {
-        self.calls != Shown::Never
-    }
-
-    /// Whether the template shows the assistant's thoughts.
-    pub(super) fn shows_reasoning(self) -> bool {
-        self.reasoning
-    }
-
-    /// Whether the template refuses ids of tool calls that have not nine letters and digits.
-    pub(super) fn takes_short_ids_alone(self) -> bool {
-        self.short_ids_alone
-    }
-
-    /// Whether the template shows each of several system messages in its place.
-    pub(super) fn shows_system_anywhere(self) -> bool {
-        self.system_anywhere
-    }
-
     /// Whether a message becomes two, because the template shows either its text or its calls.
     pub(super) fn splits(self, message: &Message) -> bool {
         self.calls_need_none && !message.calls.is_empty() && !message.has_no_content()

@@ -23,7 +23,7 @@ use super::markup::{
 };
 use super::resent::AssistantMarkup;
 
-use capabilities::Capabilities;
+use capabilities::{Capabilities, Shown};
 use effort::EffortWords;
 use engine::{Engine, MAX_OUTPUT_BYTES, too_large, without_generation_tags};
 
@@ -131,37 +131,25 @@ impl Template {
         tokens: &SpecialTokens,
         items: Vec<Item>,
     ) -> Result<Self, CompileError> {
-        let mut template = Self::with_markup(source, tokens, items)?;
-        for probe in template.probes() {
-            for at in template.engine.markup().plain(&probe) {
-                template.assembled[at.item] = true;
-            }
-        }
-        template.answer_format = AnswerFormat::of_template(source);
-        let capabilities = template.capabilities;
-        template.efforts = EffortWords::of(&template.engine, capabilities, source);
-        template.assistant_markup = AssistantMarkup {
-            thoughts: capabilities.shows_reasoning() && source.contains("</think>"),
-            calls: capabilities.shows_tool_calls() && source.contains("<tool_call>"),
-        };
-        Ok(template)
-    }
-
-    fn with_markup(
-        source: &str,
-        tokens: &SpecialTokens,
-        items: Vec<Item>,
-    ) -> Result<Self, CompileError> {
-        let assembled = vec![false; items.len()];
         let engine = Engine::new(source, tokens, Markup::new(items)?)?;
         let capabilities = probe::capabilities(&engine);
+        let mut assembled = vec![false; engine.markup().items().len()];
+        for probe in delimiter_probes(&engine, capabilities) {
+            for at in engine.markup().plain(&probe) {
+                assembled[at.item] = true;
+            }
+        }
+        let assistant_markup = AssistantMarkup {
+            thoughts: capabilities.reasoning && source.contains("</think>"),
+            calls: capabilities.calls != Shown::Never && source.contains("<tool_call>"),
+        };
         Ok(Self {
+            efforts: EffortWords::of(&engine, capabilities, source),
+            answer_format: AnswerFormat::of_template(source),
             engine,
             capabilities,
-            efforts: EffortWords::default(),
             assembled,
-            assistant_markup: AssistantMarkup::default(),
-            answer_format: AnswerFormat::default(),
+            assistant_markup,
             with_tools: None,
         })
     }
@@ -206,11 +194,7 @@ impl Template {
         {
             return template.render(conversation);
         }
-        let conversation = &self.in_order(conversation);
-        let conversation = &self.with_fields(conversation);
-        let conversation = &self.with_calls_apart(conversation);
-        let conversation = &self.with_effort(conversation);
-        let conversation = &self.with_short_ids(conversation);
+        let conversation = &self.in_form(conversation);
         if let Some(field) = self.capabilities.missing_field(conversation) {
             return Err(RenderError::no_tools(field));
         }
@@ -228,41 +212,20 @@ impl Template {
         }
     }
 
-    /// The conversation, with all system messages in front unless the template shows each in its
-    /// place.
-    fn in_order<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        let later = |message: &Message| message.role == Role::System;
-        let ordered = !conversation.messages.iter().skip(1).any(later);
-        if ordered || self.capabilities.shows_system_anywhere() {
-            return Cow::Borrowed(conversation);
-        }
-        let messages = normalize(conversation.messages.clone());
-        Cow::Owned(Conversation { messages, ..conversation.clone() })
-    }
-
-    /// The conversation, with markup that agents resend as text moved to the fields it belongs in.
-    fn with_fields<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        let concerns = |message: &_| self.assistant_markup.concerns(message);
-        if !conversation.messages.iter().any(concerns) {
-            return Cow::Borrowed(conversation);
-        }
+    /// The conversation in the form in which the template shows all of it.
+    fn in_form(&self, conversation: &Conversation) -> Conversation {
         let mut changed = conversation.clone();
-        for message in changed.messages.iter_mut().filter(|message| concerns(message)) {
-            self.assistant_markup.move_to_fields(message);
+        let mut messages = std::mem::take(&mut changed.messages);
+        // System messages go in front unless the template shows each in its place.
+        let is_system = |message: &Message| message.role == Role::System;
+        if !self.capabilities.system_anywhere && messages.iter().skip(1).any(is_system) {
+            messages = normalize(messages);
         }
-        Cow::Owned(changed)
-    }
-
-    /// The conversation, with calls in messages of their own if the template would show only the
-    /// text beside them.
-    fn with_calls_apart<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        let splits = |message: &Message| self.capabilities.splits(message);
-        if !conversation.messages.iter().any(splits) {
-            return Cow::Borrowed(conversation);
-        }
-        let mut changed = conversation.clone();
-        let apart = std::mem::take(&mut changed.messages).into_iter().flat_map(|mut message| {
-            let calls = splits(&message).then(|| Message {
+        // Agents resend markup as text.
+        let markup = self.assistant_markup;
+        messages.iter_mut().for_each(|message| markup.move_to_fields(message));
+        let apart = messages.into_iter().flat_map(|mut message| {
+            let calls = self.capabilities.splits(&message).then(|| Message {
                 calls: std::mem::take(&mut message.calls),
                 name: message.name.clone(),
                 ..Message::new(message.role, vec![])
@@ -270,27 +233,11 @@ impl Template {
             [Some(message), calls].into_iter().flatten()
         });
         changed.messages = apart.collect();
-        Cow::Owned(changed)
-    }
-
-    /// The conversation, with its effort in the variables of the template.
-    fn with_effort<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        if conversation.effort.is_none() {
-            return Cow::Borrowed(conversation);
-        }
-        let mut changed = conversation.clone();
         self.efforts.set(&mut changed);
-        Cow::Owned(changed)
-    }
-
-    /// The conversation, with ids of tool calls as short as the template asks for.
-    fn with_short_ids<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        if !self.capabilities.takes_short_ids_alone() || !call_ids::concern(conversation) {
-            return Cow::Borrowed(conversation);
+        if self.capabilities.short_ids_alone {
+            call_ids::shorten(&mut changed);
         }
-        let mut changed = conversation.clone();
-        call_ids::shorten(&mut changed);
-        Cow::Owned(changed)
+        changed
     }
 
     /// Renders a conversation so that markup of the template is told from the client's strings.
@@ -347,14 +294,16 @@ impl Template {
         Edits(edit).apply(&mut edited);
         Ok(self.engine.markup().decode(&self.engine.render(&edited, self.capabilities)?))
     }
+}
 
-    /// Renderings of conversations that show turn delimiters, as far as the template takes them.
-    fn probes(&self) -> Vec<Decoded> {
-        let rendered = delimiters::probes()
-            .into_iter()
-            .filter_map(|probe| self.engine.render(&probe, self.capabilities).ok());
-        rendered.map(|rendered| self.engine.markup().decode(&rendered)).collect()
-    }
+/// Renderings of conversations that show turn delimiters, as far as the template takes them.
+fn delimiter_probes(
+    engine: &Engine,
+    capabilities: Capabilities,
+) -> impl Iterator<Item = Decoded> + '_ {
+    let render = move |probe: Conversation| engine.render(&probe, capabilities).ok();
+    let rendered = delimiters::probes().into_iter().filter_map(render);
+    rendered.map(|rendered| engine.markup().decode(&rendered))
 }
 
 /// The source as Jinja2 reads it: each line ends in a line feed, and marks of training are gone.
@@ -375,12 +324,12 @@ fn markup_items(
     };
     let (protected, others): (Vec<&Added>, Vec<&Added>) = added.iter().partition(is_markup);
     let mut items: Vec<Item> = protected.into_iter().map(Added::item).collect();
-    let draft = Template::with_markup(source, tokens, items.clone())?;
-    for probe in draft.probes() {
+    let draft = Engine::new(source, tokens, Markup::new(items.clone())?)?;
+    for probe in delimiter_probes(&draft, probe::capabilities(&draft)) {
         let shown =
             others.iter().filter(|token| token.is_tag() && probe.text.contains(&token.text));
         let shown: Vec<Item> = shown.map(|token| token.item()).collect();
-        let hidden = draft.engine.markup().hidden(&probe.text, delimiters::SPECIAL);
+        let hidden = draft.markup().hidden(&probe.text, delimiters::SPECIAL);
         let texts = delimiters::of(&hidden).into_iter().map(|text| Item { text, token: None });
         for item in shown.into_iter().chain(texts) {
             if items.iter().all(|known| known.text != item.text) {
