@@ -3,9 +3,9 @@
 //! into the template engine's own values.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
 use super::conversation::{ContentPart, Conversation, Message, Tool, ToolCall, ToolCallArguments};
@@ -30,83 +30,61 @@ pub const OWN_NAMES: [&str; 14] = [
 ];
 
 /// `content` of a message.
+#[derive(Serialize)]
+#[serde(untagged)]
 pub(super) enum Content<'a> {
     /// The content is one text.
     Text(Cow<'a, str>),
     /// As a list of parts.
-    Parts(&'a [ContentPart]),
+    Parts(Vec<PartVariables<'a>>),
     /// The message has none.
     None,
 }
 
-type ContentOf<'a> = &'a dyn Fn(&'a Message) -> Content<'a>;
+impl<'a> Content<'a> {
+    /// These parts as a list.
+    pub(super) fn of_parts(parts: &'a [ContentPart]) -> Self {
+        Self::Parts(parts.iter().map(shown).collect())
+    }
+}
 
 /// All variables of a rendering.
+#[derive(Serialize)]
 pub(super) struct Variables<'a> {
-    pub(super) conversation: &'a Conversation,
-    /// A message's parts in the form that the template takes.
-    pub(super) content: ContentOf<'a>,
-    /// Whether the template has the word `reasoning`, an older name of a thought.
-    pub(super) names_reasoning: bool,
+    /// Those that the request sets.
+    #[serde(flatten)]
+    arguments: BTreeMap<&'a str, &'a Value>,
+    messages: Vec<MessageVariables<'a>>,
+    /// The reference implementation passes `none` instead of an empty list.
+    tools: Option<Vec<ToolVariables<'a>>>,
+    add_generation_prompt: bool,
+    /// A special token that the model lacks stays undefined: it prints as nothing, not as "None".
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bos_token: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) eos_token: Option<&'a str>,
 }
 
-impl Serialize for Variables<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Conversation { messages, tools, arguments, .. } = self.conversation;
-        let mut variables = serializer.serialize_map(None)?;
-        for (name, value) in
-            arguments.iter().filter(|(name, _)| !OWN_NAMES.contains(&name.as_str()))
-        {
-            variables.serialize_entry(name, value)?;
-        }
-        variables.serialize_entry("messages", &Messages(messages, self))?;
-        // The reference implementation passes `none` instead of an empty list.
-        let tools = (!tools.is_empty()).then(|| Each(tools, offered));
-        variables.serialize_entry("tools", &tools)?;
-        variables.serialize_entry("add_generation_prompt", &true)?;
-        // A special token that the model lacks stays undefined: it prints as nothing, not as
-        // "None".
-        for (name, token) in [("bos_token", self.bos_token), ("eos_token", self.eos_token)] {
-            if let Some(token) = token {
-                variables.serialize_entry(name, token)?;
-            }
-        }
-        if !arguments.contains_key("documents") {
-            variables.serialize_entry("documents", &())?;
-        }
-        variables.end()
-    }
-}
-
-/// A list, each element in another form.
-struct Each<'a, T, U>(&'a [T], fn(&'a T) -> U);
-
-impl<T, U: Serialize> Serialize for Each<'_, T, U> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(self.1))
-    }
-}
-
-struct Messages<'a, 'b>(&'a [Message], &'b Variables<'a>);
-
-impl Serialize for Messages<'_, '_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for message in self.0 {
-            list.serialize_element(&message_variables(message, self.1))?;
-        }
-        list.end()
-    }
-}
-
-impl Serialize for Content<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Content::Text(text) => serializer.serialize_str(text),
-            Content::Parts(parts) => Each(parts, shown).serialize(serializer),
-            Content::None => serializer.serialize_unit(),
+impl<'a> Variables<'a> {
+    /// The variables of a conversation, without special tokens. `content` gives a message's parts the
+    /// form that the template takes. `names_reasoning`: the template has the word `reasoning`, an
+    /// older name of a thought.
+    pub(super) fn new(
+        conversation: &'a Conversation,
+        content: impl Fn(&'a Message) -> Content<'a>,
+        names_reasoning: bool,
+    ) -> Self {
+        let Conversation { messages, tools, arguments, .. } = conversation;
+        let arguments = arguments.iter().map(|(name, value)| (name.as_str(), value));
+        let arguments = arguments.filter(|(name, _)| !OWN_NAMES.contains(name));
+        let message = |message| message_variables(message, content(message), names_reasoning);
+        Self {
+            arguments: [("documents", &Value::Null)].into_iter().chain(arguments).collect(),
+            messages: messages.iter().map(message).collect(),
+            tools: (!tools.is_empty()).then(|| tools.iter().map(offered).collect()),
+            add_generation_prompt: true,
+            bos_token: None,
+            eos_token: None,
         }
     }
 }
@@ -128,11 +106,15 @@ struct MessageVariables<'a> {
     reasoning: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     tool_call_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<Each<'a, ToolCall, ToolCallVariables<'a>>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCallVariables<'a>>,
 }
 
-fn message_variables<'a>(message: &'a Message, variables: &Variables<'a>) -> MessageVariables<'a> {
+fn message_variables<'a>(
+    message: &'a Message,
+    content: Content<'a>,
+    names_reasoning: bool,
+) -> MessageVariables<'a> {
     MessageVariables {
         // gpt-oss' template refuses a thought under this name beside a text and calls.
         thinking: if message.calls.is_empty() || message.has_no_content() {
@@ -141,18 +123,18 @@ fn message_variables<'a>(message: &'a Message, variables: &Variables<'a>) -> Mes
             ""
         },
         role: message.role.word(),
-        content: (variables.content)(message),
+        content,
         name: &message.name,
         reasoning_content: &message.reasoning,
-        reasoning: if variables.names_reasoning { &message.reasoning } else { "" },
+        reasoning: if names_reasoning { &message.reasoning } else { "" },
         tool_call_id: &message.call_id,
-        tool_calls: (!message.calls.is_empty()).then_some(Each(&message.calls, called)),
+        tool_calls: message.calls.iter().map(called).collect(),
     }
 }
 
 /// A part. The template gets no pixels of an image.
 #[derive(Serialize)]
-struct PartVariables<'a> {
+pub(super) struct PartVariables<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,

@@ -100,7 +100,7 @@ impl Capabilities {
         let as_text = if parts.len() <= 1 { self.text } else { !self.parts };
         let texts = parts.iter().map(ContentPart::text).collect::<Option<Vec<&str>>>();
         match texts.filter(|_| as_text) {
-            None => Content::Parts(parts),
+            None => Content::of_parts(parts),
             Some(texts) => match texts[..] {
                 [only] => Content::Text(Cow::Borrowed(only)),
                 _ => Content::Text(Cow::Owned(texts.join("\n"))),

@@ -116,13 +116,11 @@ impl Engine {
         conversation: &Conversation,
         capabilities: Capabilities,
     ) -> Result<String, RenderError> {
-        let variables = Variables {
-            conversation,
-            content: &|message| capabilities.content(message),
-            names_reasoning: self.names.keys.contains("reasoning"),
-            bos_token: self.tokens.bos.as_deref(),
-            eos_token: self.tokens.eos.as_deref(),
-        };
+        let content = |message| capabilities.content(message);
+        let names_reasoning = self.names.keys.contains("reasoning");
+        let mut variables = Variables::new(conversation, content, names_reasoning);
+        (variables.bos_token, variables.eos_token) =
+            (self.tokens.bos.as_deref(), self.tokens.eos.as_deref());
         let mut output = BoundedOutput(Vec::new());
         let refused = |error: Error| RenderError::Conversation(self.describe(&error));
         let template = self.environment.get_template(NAME).map_err(refused)?;
