@@ -240,7 +240,7 @@ impl PromptError {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::NoTemplate | Self::Render(RenderError::Conversation(_)) => Some("messages"),
-            Self::Render(RenderError::NoTools { field }) => Some(field),
+            Self::Render(RenderError::NoTools { field, .. }) => Some(field),
             Self::TooLong { .. } => Some("prompt"),
             Self::Tokenizer(_) | Self::Bug(_) => None,
         }

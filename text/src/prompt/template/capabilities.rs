@@ -40,15 +40,8 @@ pub(super) enum Shown {
     Never,
 }
 
-impl Shown {
-    fn holds_in(self, conversation: &Conversation) -> bool {
-        match self {
-            Self::Always => true,
-            Self::BesideTools => !conversation.tools.is_empty(),
-            Self::Never => false,
-        }
-    }
-}
+/// Advice for a template that leaves tools out.
+pub(super) const NO_TOOLS: &str = "send no tools";
 
 impl Capabilities {
     /// A template that leaves nothing out.
@@ -74,19 +67,23 @@ impl Capabilities {
         self.calls_need_none && !message.calls.is_empty() && !message.has_no_content()
     }
 
-    /// The first field of a conversation that the template leaves out.
-    pub(super) fn missing_field(self, conversation: &Conversation) -> Option<&'static str> {
-        let any = |wanted: &dyn Fn(&Message) -> bool| conversation.messages.iter().any(wanted);
+    /// The first field of a conversation that the template leaves out, and what a client can do.
+    pub(super) fn missing_field(
+        self,
+        conversation: &Conversation,
+    ) -> Option<(&'static str, &'static str)> {
+        let any = |wanted: fn(&Message) -> bool| conversation.messages.iter().any(wanted);
+        let calls = any(|message| !message.calls.is_empty()).then_some(self.calls);
+        let answers = any(|message| message.role == Role::Tool).then_some(self.answers);
         if !self.tools && !conversation.tools.is_empty() {
-            return Some("tools");
+            return Some(("tools", NO_TOOLS));
         }
-        if !self.calls.holds_in(conversation) && any(&|message| !message.calls.is_empty()) {
-            return Some("messages.tool_calls");
-        }
-        if !self.answers.holds_in(conversation) && any(&|message| message.role == Role::Tool) {
-            return Some("messages.role");
-        }
-        None
+        let shown = [("messages.tool_calls", calls), ("messages.role", answers)];
+        shown.into_iter().find_map(|(field, shown)| match shown? {
+            Shown::BesideTools if conversation.tools.is_empty() => Some((field, "send its tools")),
+            Shown::Never => Some((field, NO_TOOLS)),
+            Shown::BesideTools | Shown::Always => None,
+        })
     }
 
     /// One part as text, several as a list. A template that takes only one of the two forms gets

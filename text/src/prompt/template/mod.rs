@@ -23,7 +23,7 @@ use super::markup::{
 };
 use super::resent::AssistantMarkup;
 
-use capabilities::{Capabilities, Shown};
+use capabilities::{Capabilities, NO_TOOLS, Shown};
 use effort::EffortWords;
 use engine::{Engine, MAX_OUTPUT_BYTES, too_large, without_generation_tags};
 
@@ -53,18 +53,14 @@ pub enum RenderError {
     Conversation(String),
     /// The template does not show the content of a field.
     #[error(
-        "{field}: this model's chat template would leave it out; send no tools, or use another model"
+        "{field}: this model's chat template would leave it out; {advice}, or use another model"
     )]
     NoTools {
         /// The field.
         field: String,
+        /// What the client can do instead.
+        advice: &'static str,
     },
-}
-
-impl RenderError {
-    fn no_tools(field: impl Into<String>) -> Self {
-        Self::NoTools { field: field.into() }
-    }
 }
 
 /// A compiled chat template.
@@ -195,8 +191,9 @@ impl Template {
             return template.render(conversation);
         }
         let conversation = &self.in_form(conversation);
-        if let Some(field) = self.capabilities.missing_field(conversation) {
-            return Err(RenderError::no_tools(field));
+        let no_tools = |(field, advice)| RenderError::NoTools { field, advice };
+        if let Some((field, advice)) = self.capabilities.missing_field(conversation) {
+            return Err(no_tools((field.to_owned(), advice)));
         }
         let rendered = self.render_apart(conversation)?;
         if rendered.text.len() > MAX_OUTPUT_BYTES {
@@ -204,7 +201,7 @@ impl Template {
         }
         // Some templates show tools only beside messages of a certain role.
         match conversation.tools.iter().position(|tool| !rendered.text.contains(&tool.name)) {
-            Some(at) => Err(RenderError::no_tools(format!("tools[{at}]"))),
+            Some(at) => Err(no_tools((format!("tools[{at}]"), NO_TOOLS))),
             None => {
                 let last_turn = self.last_turn(conversation, &rendered.text);
                 Ok(Rendered { last_turn, ..rendered })

@@ -110,17 +110,19 @@ impl Probe<'_> {
         self.shows(long, &[]).is_err() && self.shows(history(), &[]).is_ok()
     }
 
+    /// Whether tools are shown: beside a question, a system message, or messages with calls, whose
+    /// words are not those of the tool's description.
     fn shows_tools(&self) -> bool {
-        let offered = |messages: Vec<Message>| {
-            let conversation =
-                Conversation { messages, tools: vec![tool()], ..Conversation::default() };
-            self.shows(conversation, &["t00l", "k3y"]).unwrap_or(true)
+        let offered = |messages: Vec<Message>, words: &[&str]| {
+            let tools = vec![tool()];
+            self.shows(Conversation { messages, tools, ..Conversation::default() }, words)
         };
         let question = || message(Role::User, &[FIRST]);
-        // Some templates show tools only beside a system message.
+        let beside_system = || vec![message(Role::System, &["syst3m"]), question()];
         self.engine.uses("tools")
-            && (offered(vec![question()])
-                || offered(vec![message(Role::System, &["syst3m"]), question()]))
+            && (offered(vec![question()], &["t00l", "k3y"]).unwrap_or(true)
+                || offered(beside_system(), &["t00l", "k3y"]).unwrap_or(true)
+                || offered(history().messages, &["d0es"]) == Ok(true))
     }
 }
 

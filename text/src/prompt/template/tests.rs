@@ -31,6 +31,10 @@ fn render(source: &str, messages: &[Message]) -> Result<String, String> {
         .map_err(|refused| format!("{refused:?}"))
 }
 
+fn no_tools(field: &str, advice: &'static str) -> RenderError {
+    RenderError::NoTools { field: field.into(), advice }
+}
+
 #[test]
 fn methods_and_tags_of_published_templates_work() {
     let line = |source: &str, expected: &str| {
@@ -127,19 +131,20 @@ fn a_template_that_leaves_tools_out_refuses_them() {
     };
     assert_eq!(
         of(std::slice::from_ref(&user), &[tool("read")]),
-        Err(RenderError::no_tools("tools"))
+        Err(no_tools("tools", "send no tools"))
     );
     let calling = Message { calls: vec![call("read")], ..message("assistant", &["y"]) };
     assert_eq!(
         of(&[user.clone(), calling], &[]),
-        Err(RenderError::no_tools("messages.tool_calls"))
+        Err(no_tools("messages.tool_calls", "send no tools"))
     );
     assert_eq!(of(&[user.clone(), message("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
 
     let users =
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
     let answered = [user.clone(), message("tool", &["z"])];
-    assert_eq!(render(users, &answered), Err(r#"NoTools { field: "messages.role" }"#.into()));
+    let refused = render(users, &answered).expect_err("an answer would be lost");
+    assert!(refused.contains("messages.role"), "{refused}");
 
     // Only beside a system message.
     let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
@@ -272,7 +277,20 @@ fn calls_that_a_template_shows_beside_tools_are_served_beside_tools() {
     let shown = with_tool(source, messages.clone()).expect("it shows calls beside tools");
     assert!(shown.contains("a.rs"), "{shown}");
     // Without tools the call would be left out.
-    assert!(render(source, &messages).expect_err("a call would be lost").contains("tool_calls"));
+    let refused = render(source, &messages).expect_err("a call would be lost");
+    assert!(refused.contains("tool_calls") && refused.contains("send its tools"), "{refused}");
+}
+
+#[test]
+fn tools_that_a_template_shows_beside_calls_are_served_beside_calls() {
+    let source = "{% for m in messages %}[{{ m.role }} {{ m.content }}]\
+        {% if tools and m.tool_calls %}{{ tools | tojson }}{{ m.tool_calls | tojson }}{% endif %}\
+        {% endfor %}";
+    let calling = Message { calls: vec![call("read")], ..message("assistant", &[""]) };
+    let question = message("user", &["x"]);
+    let shown = with_tool(source, vec![question.clone(), calling]).expect("both are shown");
+    assert!(shown.contains(r#""function": {"name": "read"}"#) && shown.contains("a.rs"), "{shown}");
+    assert_eq!(with_tool(source, vec![question]), Err(no_tools("tools[0]", "send no tools")));
 }
 
 #[test]
@@ -303,7 +321,7 @@ fn a_template_that_objects_to_a_content_of_none_gets_a_text() {
         {{ tools | tojson if tools }}";
     let calling = Message { calls: vec![call("read")], ..message("assistant", &[""]) };
     let refused = with_tool(source, vec![message("user", &["x"]), calling]);
-    assert_eq!(refused, Err(RenderError::no_tools("messages.tool_calls")));
+    assert_eq!(refused, Err(no_tools("messages.tool_calls", "send no tools")));
 }
 
 #[test]
