@@ -1,6 +1,7 @@
 //! One macro for enums whose values have a word: the word is what JSON, logs and messages show.
 
 /// Defines an enum with `ALL`, `word` and `from_word`.
+#[macro_export]
 macro_rules! worded {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $value:ident = $word:literal,)* }) => {
         $(#[$meta])*

@@ -6,6 +6,7 @@
 //! in their places, for templates that show them there: a message that moves to the front changes
 //! the whole prompt, and none of it is found in the prefix cache.
 
+use paceline_vocabulary::worded;
 use serde_json::{Map, Value};
 
 use crate::images::EncodedImage;
@@ -120,39 +121,17 @@ impl Edits<'_> {
     }
 }
 
-/// How much the model is to think before it answers, ascending. The words are those of OpenAI's and
-/// Anthropic's protocols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "as in `Effort::word`")]
-pub enum Effort {
-    Minimal,
-    Low,
-    Medium,
-    High,
-    XHigh,
-    Max,
-}
-
-impl Effort {
-    /// All amounts, the least first.
-    pub const ALL: [Self; 6] =
-        [Self::Minimal, Self::Low, Self::Medium, Self::High, Self::XHigh, Self::Max];
-
-    /// The word that clients write.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Minimal => "minimal",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::XHigh => "xhigh",
-            Self::Max => "max",
-        }
-    }
-
-    /// The effort with this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|effort| effort.word() == word)
+worded! {
+    /// How much the model is to think before it answers, ascending. The words are those of OpenAI's and
+    /// Anthropic's protocols.
+    #[expect(missing_docs, reason = "as in `Effort::word`")]
+    Effort {
+        Minimal = "minimal",
+        Low = "low",
+        Medium = "medium",
+        High = "high",
+        XHigh = "xhigh",
+        Max = "max",
     }
 }
 

@@ -52,7 +52,7 @@ impl EffortWords {
                 (Ok(text), Ok(other)) => is_written || text != *other,
             }
         };
-        let mut words: Vec<Effort> = Effort::ALL.into_iter().filter(is_known).collect();
+        let mut words: Vec<Effort> = Effort::ALL.iter().copied().filter(is_known).collect();
         if words.is_empty() {
             // It objects to the question itself.
             words = PUBLISHED.to_vec();

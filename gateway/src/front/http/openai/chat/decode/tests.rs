@@ -254,7 +254,7 @@ fn the_effort_of_reasoning_is_for_the_template_and_its_own_words_are_variables()
         let conversation = conversation(asking(fields));
         (conversation.effort, conversation.template_arguments.text().into_owned())
     };
-    for known in Effort::ALL {
+    for &known in Effort::ALL {
         let expected = (Some(known), String::new());
         assert_eq!(effort(json!({"reasoning_effort": known.word()})), expected);
     }
