@@ -13,27 +13,15 @@ impl Parts {
     }
 
     pub(crate) fn text(&mut self, text: &str) {
-        match self.0.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Text(last)) => last.push_str(text),
-            _ => self.0.push(AnswerPart::Text(text.to_owned())),
-        }
+        self.push(AnswerPart::Text(text.to_owned()));
     }
 
     pub(crate) fn reasoning(&mut self, text: &str) {
-        match self.0.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Reasoning(last)) => last.push_str(text),
-            _ => self.0.push(AnswerPart::Reasoning(text.to_owned())),
-        }
+        self.push(AnswerPart::Reasoning(text.to_owned()));
     }
 
     pub(crate) fn arguments(&mut self, text: &str) {
-        match self.0.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::ToolCallArguments(last)) => last.push_str(text),
-            _ => self.0.push(AnswerPart::ToolCallArguments(text.to_owned())),
-        }
+        self.push(AnswerPart::ToolCallArguments(text.to_owned()));
     }
 
     pub(crate) fn start(&mut self, start: ToolCallStart) {
@@ -54,11 +42,13 @@ impl Parts {
 
     /// A piece of any kind.
     pub(crate) fn push(&mut self, part: AnswerPart) {
-        match part {
-            AnswerPart::Text(text) => self.text(&text),
-            AnswerPart::Reasoning(text) => self.reasoning(&text),
-            AnswerPart::ToolCallArguments(text) => self.arguments(&text),
-            other => self.0.push(other),
+        use AnswerPart::{Reasoning, Text, ToolCallArguments};
+        match (self.0.last_mut(), &part) {
+            (_, Text(more) | Reasoning(more) | ToolCallArguments(more)) if more.is_empty() => {}
+            (Some(Text(last)), Text(more))
+            | (Some(Reasoning(last)), Reasoning(more))
+            | (Some(ToolCallArguments(last)), ToolCallArguments(more)) => last.push_str(more),
+            _ => self.0.push(part),
         }
     }
 
