@@ -57,9 +57,7 @@ pub fn inspect(file: &[u8], bounds: Bounds) -> Result<Header, BadImage> {
 pub struct Pixels {
     data: Vec<u8>,
     color: ColorType,
-    width: u32,
-    height: u32,
-    orientation: Orientation,
+    header: Header,
 }
 
 /// Decodes a file that [`inspect`] accepted.
@@ -102,7 +100,7 @@ fn unpack(decoder: impl ImageDecoder, header: &Header) -> ImageResult<Pixels> {
     // Bounded above.
     let mut data = vec![0; length as usize];
     decoder.read_image(&mut data)?;
-    Ok(Pixels { data, color, width, height, orientation: header.orientation })
+    Ok(Pixels { data, color, header: header.clone() })
 }
 
 /// The refusal of a file that its decoder cannot decode. The decoder's own message is left out,
@@ -125,22 +123,16 @@ fn broken(kind: Kind, error: &ImageError) -> String {
 impl Pixels {
     /// The size of the upright image.
     pub fn size(&self) -> Size {
-        match self.orientation {
-            Orientation::Rotate90
-            | Orientation::Rotate270
-            | Orientation::Rotate90FlipH
-            | Orientation::Rotate270FlipH => Size { width: self.height, height: self.width },
-            _ => Size { width: self.width, height: self.height },
-        }
+        self.header.upright()
     }
 
     /// Writes row `y` of the upright image: red, green, blue for each column.
     pub fn row(&self, y: u32, line: &mut [u8]) {
         let (pixels, _) = line.as_chunks_mut::<3>();
-        let (w, h) = (self.width as usize, self.height as usize);
+        let (w, h) = (self.header.width as usize, self.header.height as usize);
         let y = y as usize;
         // Index of the row's first pixel, and the distance from one pixel to the next.
-        let (start, step): (usize, isize) = match self.orientation {
+        let (start, step): (usize, isize) = match self.header.orientation {
             Orientation::NoTransforms => (y * w, 1),
             Orientation::FlipHorizontal => (y * w + w - 1, -1),
             Orientation::Rotate180 => ((h - 1 - y) * w + w - 1, -1),

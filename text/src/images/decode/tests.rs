@@ -3,7 +3,8 @@ use super::*;
 /// An image of one row, two by one or one by two, by hand.
 fn pixels(data: &[u8], color: ColorType, size: Size, orientation: Orientation) -> Pixels {
     let Size { width, height } = size;
-    Pixels { data: data.to_vec(), color, width, height, orientation }
+    let header = Header { kind: Kind::Png, width, height, orientation, decoding_bytes: 0 };
+    Pixels { data: data.to_vec(), color, header }
 }
 
 fn rows(pixels: &Pixels) -> Vec<Vec<u8>> {
