@@ -38,7 +38,7 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<Value, Error> {
         }),
     };
     let separators = match arguments.get::<Option<Value>>("separators")? {
-        Some(value) if !value.is_none() => Some(<(String, String)>::try_from_pair(&value)?),
+        Some(value) if !value.is_none() => Some(pair(&value)?),
         _ => None,
     };
     // Python: no space at a line's end.
@@ -58,21 +58,14 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-/// Two texts.
-trait Pair: Sized {
-    fn try_from_pair(value: &Value) -> Result<Self, Error>;
-}
-
-impl Pair for (String, String) {
-    fn try_from_pair(value: &Value) -> Result<Self, Error> {
-        let texts: Vec<String> =
-            value.try_iter()?.filter_map(|text| text.as_str().map(str::to_owned)).collect();
-        match <[String; 2]>::try_from(texts) {
-            Ok([between, colon]) => Ok((between, colon)),
-            Err(_) => Err(Error::new(
-                ErrorKind::InvalidOperation,
-                "tojson: expected two texts as separators",
-            )),
+/// A list of two texts.
+fn pair(value: &Value) -> Result<(String, String), Error> {
+    let mut texts = value.try_iter()?.filter_map(|text| text.as_str().map(str::to_owned));
+    match (texts.next(), texts.next(), texts.next()) {
+        (Some(between), Some(colon), None) => Ok((between, colon)),
+        _ => {
+            let what = "tojson: expected two texts as separators";
+            Err(Error::new(ErrorKind::InvalidOperation, what))
         }
     }
 }
