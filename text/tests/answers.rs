@@ -7,7 +7,7 @@ use std::sync::Arc;
 use paceline_text::checkpoint::{Checkpoint, TemplateFile};
 use paceline_text::prompt::Language;
 use paceline_text::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
-use paceline_text::prompt::format::ToolCallFormat;
+use paceline_text::prompt::format::{PromptThought, ToolCallFormat};
 use paceline_text::stream::{
     AnswerPart, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, OfferedTools,
 };
@@ -61,7 +61,10 @@ fn turn(language: &Language, said: &Message, end: &str, thinks: bool) -> (String
     let turn = whole.strip_prefix(&prompt).unwrap_or_else(|| panic!("{prompt:?} in {whole:?}"));
     let (turn, _) = turn.split_once(end).expect("the turn ends");
     let ids = language.tokens.encode(&prompt, false).expect("encodes");
-    (turn.to_owned(), language.answer_tags.opens_thought(&ids, &language.tokens))
+    (
+        turn.to_owned(),
+        language.answer_tags.thought_at_end(&ids, &language.tokens) == PromptThought::Open,
+    )
 }
 
 fn read(language: Language, turn: &str, thought_is_open: bool) -> Message {

@@ -272,11 +272,6 @@ impl AnswerTags {
             .map(|known| (known.tag, known.characters))
     }
 
-    /// Whether a prompt ends in a thought that its template opened.
-    pub fn opens_thought(&self, prompt_ids: &[u32], tokens: &Tokens) -> bool {
-        self.thought_at_end(prompt_ids, tokens) == PromptThought::Open
-    }
-
     /// State of the thought that a template wrote at the end of a prompt.
     pub fn thought_at_end(&self, prompt_ids: &[u32], tokens: &Tokens) -> PromptThought {
         let tag = |tag: Tag| self.tags.iter().find(|known| known.tag == tag);
@@ -358,7 +353,7 @@ mod tests {
         let tags = AnswerTags::new(format, &tokens);
         let opens = |prompt: &str| {
             let ids = tokens.encode(prompt, false).expect("encodes");
-            tags.opens_thought(&ids, &tokens)
+            tags.thought_at_end(&ids, &tokens) == PromptThought::Open
         };
         assert!(opens("<|im_start|>assistant\n<think>\n") && opens("<think>"));
         assert!(!opens("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
@@ -372,7 +367,7 @@ mod tests {
         let named = |id: u32, text: &str| Added { id, text: text.into(), special: false };
         let tags = AnswerTags::of_added(format, &[named(1, "<think>"), named(2, "</think>")]);
         let newline = tokens.encode("\n", false).expect("encodes");
-        let opens = |ids: &[u32]| tags.opens_thought(ids, &tokens);
+        let opens = |ids: &[u32]| tags.thought_at_end(ids, &tokens) == PromptThought::Open;
         assert!(opens(&[1]) && opens(&[&[2, 1][..], &newline].concat()));
         assert!(!opens(&[1, 2]) && !opens(&[&[1][..], &newline, &[2]].concat()) && !opens(&[300]));
         let at_end = |ids: &[u32]| tags.thought_at_end(ids, &tokens);
