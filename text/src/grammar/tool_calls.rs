@@ -99,11 +99,9 @@ fn json_calls(
 
 /// Tool calls between the family's tags, with text before, between and after them.
 fn between_tags(model: ModelAnswers<'_>, one: &str) -> ToolCalls {
-    let tags = model.tags;
-    let (open, close) = (symbol(tags, Tag::ToolCallOpen), symbol(tags, Tag::ToolCallClose));
-    let mut rules = format!("{}call: {open} inside\n", several_calls(model.one_call));
-    rules.push_str(&format!("inside: \"\\n\" one \"\\n\" {close}\n{one}"));
-    ToolCalls { rules, beside_text: beside_text(model) }
+    let close = symbol(model.tags, Tag::ToolCallClose);
+    let inside = format!("\"\\n\" one \"\\n\" {close}\n{one}");
+    opened(model, several_calls(model.one_call), &inside)
 }
 
 /// Tool calls that an opening tag begins, with text before, between and after them. `calls` is the
