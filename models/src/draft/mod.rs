@@ -34,6 +34,7 @@ mod last_rows;
 mod model;
 mod mtp;
 mod mtp_glm;
+mod mtp_head;
 mod next_token;
 mod options;
 mod vocabulary;

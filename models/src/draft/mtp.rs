@@ -1,6 +1,6 @@
 //! The head with which Qwen3.5, 3.6 and 3.8 predict the token after the next: one layer of the
 //! family, with the target's embedding, final norm and output head. Names → config → head;
-//! next_token.rs has the rows that are read. R rows. Field names are the checkpoint's tensor names.
+//! mtp_head.rs has the arithmetic, next_token.rs the rows that are read. R rows.
 //!
 //! ```text
 //!  z      = fc [pre_fc_norm_embedding(embedding of the token), pre_fc_norm_hidden(h)]
@@ -24,20 +24,16 @@
 
 use std::path::Path;
 
-use mlx_rs::Array;
-use mlx_rs::ops::concatenate;
 use paceline_vocabulary::link::ProposalKind;
 
 use super::mtp_glm;
-use super::next_token::{NextToken, NextTokenModel, Scores};
-use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, TargetEnds};
-use crate::error::Result;
-use crate::kv::KvStore;
-use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
+use super::mtp_head::Head;
+use super::next_token::NextToken;
+use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind};
+use crate::layers::{Linear, NormWeight, RmsNorm};
 use crate::load::{ConfigJson, LoadError, TensorFiles};
-use crate::segment::QuerySegments;
 use crate::target::{
-    AttendingLayer, glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
+    glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
 };
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
@@ -57,12 +53,15 @@ pub(super) const KIND: Kind = Kind {
         None => Borrows::Ends,
     },
     floats: &[],
-    load: |files| match is_glm_ocr(files.config)? {
-        true => {
-            let info = info(files.config, files.dir, files.weight_bytes)?;
-            Ok(Box::new(NextToken::new(mtp_glm::Head::load(files, info)?)))
-        }
-        false => Ok(Box::new(NextToken::new(Head::load(files)?))),
+    load: |files| {
+        let head = match is_glm_ocr(files.config)? {
+            true => {
+                let info = info(files.config, files.dir, files.weight_bytes)?;
+                mtp_glm::load(files, info)?
+            }
+            false => load(files)?,
+        };
+        Ok(Box::new(NextToken::new(head)))
     },
 };
 
@@ -209,73 +208,34 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
     })
 }
 
-/// The weights of a head.
-struct Head {
-    facts: DraftFacts,
-    target: TargetEnds,
-    pre_fc_norm_embedding: RmsNorm,
-    pre_fc_norm_hidden: RmsNorm,
-    fc: Linear,
-    layer: AttendingLayer,
-    norm: RmsNorm,
-}
-
-impl Head {
-    fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
-        let DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, ends, .. } = files;
-        let info = info(config, dir, weight_bytes)?;
-        let model = model_config(config)?;
-        let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
-        let names = Names::of(weights.files()).ok_or_else(|| missing("mtp.fc.weight"))?;
-        let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
-        let mut weights = weights.quantizing(quantize.bits()).with_prefix(names.prefix);
-        let dtype = weights.dtype_of(&format!("{}.weight", names.fc));
-        let (hidden, eps) = (info.hidden, hybrid_sizes(&model)?.rms_norm_eps);
-        let fc = Linear::load(&mut weights, names.fc, hidden, 2 * hidden, false)?;
-        let mut norm = |name: &str| RmsNorm::load_stored(&mut weights, name, hidden, eps, norms);
-        let [pre_fc_norm_embedding, pre_fc_norm_hidden, norm] =
-            [norm(names.norm_embedding)?, norm(names.norm_hidden)?, norm(names.norm)?];
-        let layer = hybrid_layer(&mut weights, &format!("{}.", names.layer), &model, norms)?;
-        weights.finish()?;
-        let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
-        Ok(Self { facts, target, pre_fc_norm_embedding, pre_fc_norm_hidden, fc, layer, norm })
-    }
-}
-
-impl NextTokenModel for Head {
-    fn facts(&self) -> &DraftFacts {
-        &self.facts
-    }
-
-    fn rope(&self) -> &Rope {
-        self.layer.rope()
-    }
-
-    fn features(&self, states: &Array) -> Result<Array> {
-        Ok(self.target.norm(states)?.as_dtype(self.facts.dtype)?)
-    }
-
-    fn embed(&self, ids: &Array) -> Result<Array> {
-        self.target.embed(ids)
-    }
-
-    fn layer(
-        &self,
-        embeddings: &Array,
-        hidden: &Array,
-        rows: &QuerySegments,
-        rope: &RopeTables,
-        kv: &mut KvStore,
-    ) -> Result<Option<Array>> {
-        let token = self.pre_fc_norm_embedding.forward(embeddings)?;
-        let both = concatenate(&[token, self.pre_fc_norm_hidden.forward(hidden)?], 1)?;
-        self.layer.forward(&self.fc.forward(&both)?, rope, kv, rows)
-    }
-
-    fn scores(&self, output: &Array) -> Result<Scores> {
-        let hidden = self.norm.forward(output)?;
-        Ok(Scores { logits: self.target.logits(&hidden)?, hidden })
-    }
+fn load(files: DrafterFiles<'_>) -> Result<Head, LoadError> {
+    let DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, ends, .. } = files;
+    let info = info(config, dir, weight_bytes)?;
+    let model = model_config(config)?;
+    let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
+    let names = Names::of(weights.files()).ok_or_else(|| missing("mtp.fc.weight"))?;
+    let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
+    let mut weights = weights.quantizing(quantize.bits()).with_prefix(names.prefix);
+    let dtype = weights.dtype_of(&format!("{}.weight", names.fc));
+    let (hidden, eps) = (info.hidden, hybrid_sizes(&model)?.rms_norm_eps);
+    let fc = Linear::load(&mut weights, names.fc, hidden, 2 * hidden, false)?;
+    let mut norm = |name: &str| RmsNorm::load_stored(&mut weights, name, hidden, eps, norms);
+    let [pre_fc_norm_embedding, pre_fc_norm_hidden, norm] =
+        [norm(names.norm_embedding)?, norm(names.norm_hidden)?, norm(names.norm)?];
+    let layer = hybrid_layer(&mut weights, &format!("{}.", names.layer), &model, norms)?;
+    weights.finish()?;
+    let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
+    Ok(Head {
+        facts,
+        target,
+        pre_fc_norm_embedding,
+        pre_fc_norm_hidden,
+        fc,
+        layer,
+        norm,
+        hands_on_normed: true,
+        reads_at_0: true,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The layer with which GLM-OCR predicts the token after the next: one layer of the family after the
-//! model's last one, with the target's embedding, final norm and output head. R rows. Field names are
-//! the checkpoint's tensor names.
+//! model's last one, with the target's embedding, final norm and output head. R rows.
 //!
 //! ```text
 //!  z      = eh_proj [enorm(embedding of the token), hnorm(h)]      the embedding of position 0 is 0
@@ -16,17 +15,11 @@
 //! The checkpoint also has copies of the embedding and of the output head under the layer's name. They
 //! are left unread. Conversions to MLX leave the whole layer out.
 
-use mlx_rs::Array;
-use mlx_rs::ops::concatenate;
-
-use super::next_token::{NextTokenModel, Scores};
-use super::{DraftFacts, DraftInfo, DrafterFiles, TargetEnds};
-use crate::error::Result;
-use crate::kv::KvStore;
-use crate::layers::{Linear, NormWeight, RmsNorm, Rope, RopeTables};
+use super::mtp_head::Head;
+use super::{DraftFacts, DraftInfo, DrafterFiles};
+use crate::layers::{Linear, NormWeight, RmsNorm};
 use crate::load::{LoadError, TensorFiles};
-use crate::segment::QuerySegments;
-use crate::target::{AttendingLayer, glm_ocr_layer, glm_ocr_sizes};
+use crate::target::{glm_ocr_layer, glm_ocr_sizes};
 
 /// The name of the layer with a dot after it, if a checkpoint has one.
 pub(super) fn layer(files: &TensorFiles) -> Option<String> {
@@ -45,76 +38,33 @@ pub(super) fn own_tensors(files: &mut TensorFiles) -> Result<NormWeight, LoadErr
     Ok(NormWeight::Whole)
 }
 
-/// The weights of a layer.
-pub(super) struct Head {
-    facts: DraftFacts,
-    target: TargetEnds,
-    enorm: RmsNorm,
-    hnorm: RmsNorm,
-    eh_proj: Linear,
-    layer: AttendingLayer,
-    /// Of the layer's output before the target's head (`shared_head.norm`).
-    norm: RmsNorm,
-}
-
-impl Head {
-    /// Reads the layer, which has these inputs and proposals.
-    ///
-    /// # Errors
-    /// A key or a tensor is missing or does not fit.
-    pub(super) fn load(files: DrafterFiles<'_>, info: DraftInfo) -> Result<Self, LoadError> {
-        let DrafterFiles { config, weights, quantize, ends, .. } = files;
-        let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
-        let first = layer(weights.files()).ok_or_else(|| missing("eh_proj.weight"))?;
-        let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
-        let mut weights = weights.quantizing(quantize.bits()).with_prefix(&first);
-        let dtype = weights.dtype_of("eh_proj.weight");
-        let (hidden, eps) = (info.hidden, glm_ocr_sizes(config)?.rms_norm_eps);
-        let eh_proj = Linear::load(&mut weights, "eh_proj", hidden, 2 * hidden, false)?;
-        let mut norm = |name: &str| RmsNorm::load(&mut weights, name, hidden, eps);
-        let [enorm, hnorm, norm] = [norm("enorm")?, norm("hnorm")?, norm("shared_head.norm")?];
-        let layer = glm_ocr_layer(&mut weights, config)?;
-        weights.finish()?;
-        let facts = DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype };
-        Ok(Self { facts, target, enorm, hnorm, eh_proj, layer, norm })
-    }
-}
-
-impl NextTokenModel for Head {
-    fn facts(&self) -> &DraftFacts {
-        &self.facts
-    }
-
-    fn rope(&self) -> &Rope {
-        self.layer.rope()
-    }
-
-    fn features(&self, states: &Array) -> Result<Array> {
-        Ok(self.target.norm(states)?.as_dtype(self.facts.dtype)?)
-    }
-
-    fn embed(&self, ids: &Array) -> Result<Array> {
-        self.target.embed(ids)
-    }
-
-    fn reads_at_0(&self) -> bool {
-        false
-    }
-
-    fn layer(
-        &self,
-        embeddings: &Array,
-        hidden: &Array,
-        rows: &QuerySegments,
-        rope: &RopeTables,
-        kv: &mut KvStore,
-    ) -> Result<Option<Array>> {
-        let both = [self.enorm.forward(embeddings)?, self.hnorm.forward(hidden)?];
-        self.layer.forward(&self.eh_proj.forward(&concatenate(&both, 1)?)?, rope, kv, rows)
-    }
-
-    fn scores(&self, output: &Array) -> Result<Scores> {
-        let logits = self.target.logits(&self.norm.forward(output)?)?;
-        Ok(Scores { logits, hidden: output.clone() })
-    }
+/// Reads the layer, which has these inputs and proposals.
+///
+/// # Errors
+/// A key or a tensor is missing or does not fit.
+pub(super) fn load(files: DrafterFiles<'_>, info: DraftInfo) -> Result<Head, LoadError> {
+    let DrafterFiles { config, weights, quantize, ends, .. } = files;
+    let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
+    let first = layer(weights.files()).ok_or_else(|| missing("eh_proj.weight"))?;
+    let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
+    let mut weights = weights.quantizing(quantize.bits()).with_prefix(&first);
+    let dtype = weights.dtype_of("eh_proj.weight");
+    let (hidden, eps) = (info.hidden, glm_ocr_sizes(config)?.rms_norm_eps);
+    let fc = Linear::load(&mut weights, "eh_proj", hidden, 2 * hidden, false)?;
+    let mut norm = |name: &str| RmsNorm::load(&mut weights, name, hidden, eps);
+    let [pre_fc_norm_embedding, pre_fc_norm_hidden, norm] =
+        [norm("enorm")?, norm("hnorm")?, norm("shared_head.norm")?];
+    let layer = glm_ocr_layer(&mut weights, config)?;
+    weights.finish()?;
+    Ok(Head {
+        facts: DraftFacts { info, kv_layers: vec![layer.kv().into()], dtype },
+        target,
+        pre_fc_norm_embedding,
+        pre_fc_norm_hidden,
+        fc,
+        layer,
+        norm,
+        hands_on_normed: false,
+        reads_at_0: false,
+    })
 }
