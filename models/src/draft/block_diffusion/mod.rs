@@ -14,13 +14,14 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 pub(super) use config::{AttentionWindow, Config, Keys, LayerForm, wrong};
-pub(super) use gemma4::LayerOfForm;
+
+use gemma4::GemmaParts;
 
 use super::context_rows::lengths;
 use super::{BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal, TokenDraft};
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
-use crate::layers::{GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
+use crate::layers::{Gate, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 
@@ -139,12 +140,14 @@ impl Attention {
     }
 }
 
-/// A plain layer, of Qwen3's form.
+/// A layer, of Qwen3's form or of Gemma 4's.
 pub(super) struct Layer {
     pub(super) input_layernorm: RmsNorm,
     pub(super) self_attn: Attention,
     pub(super) post_attention_layernorm: RmsNorm,
     pub(super) mlp: GatedMlp,
+    /// What Gemma 4's form has more; with it `post_attention_layernorm` norms what attention gives.
+    gemma: Option<GemmaParts>,
 }
 
 impl Layer {
@@ -163,11 +166,18 @@ impl Layer {
         };
         let self_attn = format!("{name}.self_attn");
         let mlp = GatedMlp::load(weights, &format!("{name}.mlp"), hidden, width, false)?;
+        let (mlp, gemma) = match config.form {
+            LayerForm::Qwen3 => (mlp, None),
+            LayerForm::Gemma4 { .. } => {
+                (mlp.gated_by(Gate::Gelu), Some(GemmaParts::load(weights, name, config)?))
+            }
+        };
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
             self_attn: Attention::load(weights, &self_attn, config, attention, bits)?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
             mlp: mlp.quantized(bits)?,
+            gemma,
         })
     }
 }
@@ -183,9 +193,16 @@ pub(super) trait BlockLayer {
 
 impl BlockLayer for Layer {
     fn forward(&self, layer: usize, x: &Array, step: &Step, kv: &mut KvStore) -> Result<Array> {
-        let x =
-            x.add(self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, step, kv)?)?;
-        Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
+        let mixed = self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, step, kv)?;
+        let Some(gemma) = &self.gemma else {
+            let x = x.add(mixed)?;
+            return Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?);
+        };
+        let x = x.add(self.post_attention_layernorm.forward(&mixed)?)?;
+        let more = self.mlp.forward(&gemma.pre_feedforward_layernorm.forward(&x)?)?;
+        let x = x.add(gemma.post_feedforward_layernorm.forward(&more)?)?;
+        let scalar = Array::from_f32(gemma.layer_scalar).as_dtype(x.dtype())?;
+        Ok(x.multiply(scalar)?)
     }
 
     fn attention(&self) -> &Attention {

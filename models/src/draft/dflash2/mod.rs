@@ -119,7 +119,7 @@ struct ConvolvedLayer {
 
 impl BlockLayer for ConvolvedLayer {
     fn forward(&self, layer: usize, x: &Array, step: &Step, kv: &mut KvStore) -> Result<Array> {
-        let Layer { input_layernorm, self_attn, post_attention_layernorm, mlp } = &self.plain;
+        let Layer { input_layernorm, self_attn, post_attention_layernorm, mlp, .. } = &self.plain;
         let attended =
             self.attention_conv.around(&input_layernorm.forward(x)?, &step.earlier, |rows| {
                 self_attn.forward(layer, rows, step, kv)

@@ -14,7 +14,7 @@ use paceline_vocabulary::link::ProposalKind;
 
 use config::Config;
 
-use super::block_diffusion::{self, Backbone, LayerOfForm};
+use super::block_diffusion::{self, Backbone, Layer};
 use super::chain::Chains;
 use super::vocabulary::{BadOffset, RowsById};
 use super::{
@@ -133,7 +133,7 @@ fn reduced_vocabulary(
 
 /// A loaded DSpark drafter.
 pub(super) struct Dspark {
-    backbone: Backbone<LayerOfForm>,
+    backbone: Backbone<Layer>,
     lm_head: Linear,
     markov_head: Option<MarkovHead>,
     confidence_head: Option<ConfidenceHead>,
@@ -155,7 +155,7 @@ impl Dspark {
             info,
             sizes.backbone.clone(),
             bits,
-            |weights, name, rule| LayerOfForm::load(weights, name, &sizes.backbone, rule, bits),
+            |weights, name, rule| Layer::load(weights, name, &sizes.backbone, rule, bits),
         )?;
         let lm_head = match head {
             Some(head) => {
