@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 use super::alternatives::{EVERY, Kinds, exclude_one_another, named_kinds};
+use super::pattern::of_json;
 use super::references::{References, endless, list, refers};
 use super::schema::{Check, FORMATS, LIST, OBJECT, SCHEMA, asserts, place};
 
@@ -342,8 +343,11 @@ impl<'a> Closing<'a> {
     fn keyword(&mut self, name: &str, value: &'a Value) -> Result<Option<Value>, GrammarError> {
         let written = match value {
             Value::Object(members) if OBJECT.contains(&name) => {
-                let member =
-                    |(name, schema): (&String, &'a Value)| Ok((name.clone(), self.schema(schema)?));
+                let is_pattern = name == "patternProperties";
+                let member = |(name, schema): (&String, &'a Value)| {
+                    let name = if is_pattern { of_json(name) } else { name.clone() };
+                    Ok((name, self.schema(schema)?))
+                };
                 Value::Object(members.iter().map(member).collect::<Result<_, GrammarError>>()?)
             }
             Value::Array(items) if LIST.contains(&name) => {
@@ -351,6 +355,7 @@ impl<'a> Closing<'a> {
                 Value::Array(items.collect::<Result<_, _>>()?)
             }
             schema if SCHEMA.contains(&name) => self.schema(schema)?,
+            Value::String(pattern) if name == "pattern" => of_json(pattern).into(),
             Value::String(format) if name == "format" => match enforced(format) {
                 Some(format) => format.into(),
                 None => return Ok(None),
@@ -381,7 +386,7 @@ impl<'a> Closing<'a> {
             let mut patterns = own.unwrap_or_else(|| json!({}));
             if let Value::Object(patterns) = &mut patterns {
                 for pattern in members.patterns.keys() {
-                    patterns.entry(pattern.as_str()).or_insert(Value::Bool(true));
+                    patterns.entry(of_json(pattern)).or_insert(Value::Bool(true));
                 }
             }
             written.insert("patternProperties".into(), patterns);
