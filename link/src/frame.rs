@@ -119,7 +119,7 @@ mod tests {
             feed(),
             Message::Ack(Ack { number: 9 }),
             Message::Ack(Ack::default()),
-            Message::Hello(Hello { version: 1, tokenizer_sha256: "ab".into(), ..Hello::default() }),
+            Message::Hello(Hello { version: 1, token_digest: "ab".into(), ..Hello::default() }),
             Message::Progress(ReadProgress { sessions: vec![], missed: vec![3, u64::MAX] }),
             Message::Refusal(Refusal { reason: "expected 3, found 4".into() }),
             Message::Proposal(Proposal {

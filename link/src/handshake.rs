@@ -5,7 +5,7 @@ use std::fmt::Display;
 use paceline_vocabulary::link::{Hello, ProposalKind, Welcome};
 
 /// Version of link.proto that this crate speaks.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Rows that a drafter's longest block may have, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 
@@ -78,9 +78,6 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
         let expected = format!("an id below {}", hello.vocab_size);
         return Err(Mismatch::new("mask id", expected, mask_id));
     }
-    if !hello.tokenizer_sha256.is_empty() && !welcome.tokenizer_sha256.is_empty() {
-        expect("SHA-256 of the tokenizer", &hello.tokenizer_sha256, &welcome.tokenizer_sha256)?;
-    }
     match welcome.logit_softcap {
         Some(cap) if !cap.is_finite() || cap < 0.0 => {
             Err(Mismatch::new("logit softcap", "0 or a positive number", cap))
@@ -89,22 +86,18 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
     }
 }
 
-/// A drafter is made for as many ids as the target's head has rows. Only one with the target's
-/// tokenizer may have fewer: models of one family are padded to different numbers of rows.
+/// Each id has to be the same token for both. If one of the two has no tokenizer, the rows of the
+/// output heads are compared in its place. Two models with the same tokens may have heads of
+/// different sizes: rows after the last token are padding, which no drafter proposes to a target
+/// that does not have them.
 fn check_vocabulary(hello: &Hello, welcome: &Welcome) -> Result<(), Mismatch> {
-    match (welcome.proposal, welcome.vocab_size) {
-        (_, None) => Ok(()),
-        (ProposalKind::Tokens, Some(found)) if has_same_tokenizer(hello, welcome) => {
-            let expected = format!("at most {}", hello.vocab_size);
-            let wrong = || Mismatch::new("vocabulary", expected, found);
-            if found <= hello.vocab_size { Ok(()) } else { Err(wrong()) }
+    match welcome.vocab_size {
+        _ if !hello.token_digest.is_empty() && !welcome.token_digest.is_empty() => {
+            expect("tokens of the tokenizer", &hello.token_digest, &welcome.token_digest)
         }
-        (_, Some(found)) => expect("vocabulary", hello.vocab_size, found),
+        None => Ok(()),
+        Some(found) => expect("vocabulary", hello.vocab_size, found),
     }
-}
-
-fn has_same_tokenizer(hello: &Hello, welcome: &Welcome) -> bool {
-    !hello.tokenizer_sha256.is_empty() && hello.tokenizer_sha256 == welcome.tokenizer_sha256
 }
 
 fn has_to_do_with_hidden_states(welcome: &Welcome) -> bool {
@@ -149,7 +142,7 @@ mod tests {
             vocab_size: 1000,
             n_layers: 8,
             element: TensorType::F32,
-            tokenizer_sha256: "aa".into(),
+            token_digest: "aa".into(),
             context_length: 4096,
             max_sessions: 32,
         };
@@ -169,7 +162,7 @@ mod tests {
             reads_at_once: false,
             mask_id: Some(999),
             element: TensorType::F32,
-            tokenizer_sha256: "aa".into(),
+            token_digest: "aa".into(),
             logit_softcap: None,
             context_length: None,
         };
@@ -189,15 +182,17 @@ mod tests {
 
     #[test]
     fn pairs_without_a_difference_go_together() {
-        let same: [Change; 9] = [
+        let same: [Change; 11] = [
             |_, _| {},
             |_, w| reads_ids_alone(w),
             |_, w| (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(900)),
+            |_, w| (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(1001)),
+            |_, w| w.vocab_size = Some(1001),
             |_, w| w.vocab_size = None,
             |_, w| w.target_layers = None,
             |_, w| (w.embeddings, w.mask_id) = (false, None),
-            |_, w| w.tokenizer_sha256.clear(),
-            |h, _| h.tokenizer_sha256.clear(),
+            |_, w| w.token_digest.clear(),
+            |h, _| h.token_digest.clear(),
             |_, w| (w.block_size, w.logit_softcap) = (64, Some(30.0)),
         ];
         for change in same {
@@ -210,15 +205,15 @@ mod tests {
 
     #[test]
     fn both_sides_refuse_each_difference_with_expected_and_found() {
-        let faults: [(&str, Change); 14] = [
+        let faults: [(&str, Change); 13] = [
             ("hidden size: expected 64, found 65", |_, w| w.hidden_size = 65),
-            ("vocabulary: expected 1000, found 1001", |_, w| w.vocab_size = Some(1001)),
+            ("vocabulary: expected 1000, found 1001", |h, w| {
+                w.vocab_size = Some(1001);
+                h.token_digest.clear();
+            }),
             ("vocabulary: expected 1000, found 900", |_, w| {
                 (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(900));
-                w.tokenizer_sha256.clear();
-            }),
-            ("vocabulary: expected at most 1000, found 1001", |_, w| {
-                (w.proposal, w.vocab_size) = (ProposalKind::Tokens, Some(1001))
+                w.token_digest.clear();
             }),
             ("layers of the target: expected 8, found 9", |_, w| w.target_layers = Some(9)),
             ("feature layers: expected at least one, or token ids, found none", |_, w| {
@@ -229,8 +224,8 @@ mod tests {
             ("block size: expected 2 to 64, found 1", |_, w| w.block_size = 1),
             ("block size: expected 2 to 64, found 65", |_, w| w.block_size = 65),
             ("mask id: expected an id below 1000, found 1000", |_, w| w.mask_id = Some(1000)),
-            ("SHA-256 of the tokenizer: expected aa, found bb", |_, w| {
-                w.tokenizer_sha256 = "bb".into()
+            ("tokens of the tokenizer: expected aa, found bb", |_, w| {
+                (w.vocab_size, w.token_digest) = (Some(900), "bb".into())
             }),
             ("logit softcap: expected 0 or a positive number, found NaN", |_, w| {
                 w.logit_softcap = Some(f32::NAN)

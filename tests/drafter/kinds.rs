@@ -232,3 +232,42 @@ fn a_drafter_of_another_target_is_refused_with_the_reason() {
     assert_eq!(stack.pid("target"), target);
     stack.stop();
 }
+
+/// A conversion of a model writes its tokenizer anew, and its head may have other padding: the ids
+/// and their texts count. `inspect` says the same as the handshake.
+#[test]
+fn a_tokenizer_is_compared_by_its_tokens_and_not_by_its_bytes() {
+    let pairs = Pairs::new();
+    let stack = pairs.first();
+    let small = pairs.drafter("model-qwen3");
+    let file = small.join("tokenizer.json");
+    let written = std::fs::read_to_string(&file).expect("written");
+    let inspected = || {
+        let target = pairs.dir.path().join(TARGET).display().to_string();
+        let words = ["inspect", &target, "--drafter", &small.display().to_string(), "--json"];
+        let output = stack.paceline(&words, "");
+        let object: Value = serde_json::from_slice(&output.stdout).expect("an object");
+        object["drafter"].clone()
+    };
+
+    let value: Value = serde_json::from_str(&written).expect("JSON");
+    let other_bytes = serde_json::to_string_pretty(&value).expect("written");
+    assert_ne!(other_bytes, written);
+    std::fs::write(&file, other_bytes).expect("written");
+    assert_eq!(inspected()["fits"], true, "{}", inspected());
+    swap(&stack, &small);
+    let [ask] = <[Ask; 1]>::try_from(asks(1, 32)).expect("one");
+    let answer = stack.ask(ask.route(RouteWish::Speculative)).expect("served");
+    assert!(per_cycle(answer.speculation()) > 1.5, "{:?}", answer.speculation());
+
+    let swapped = written.replace("\"t20\"", "\"t\"").replace("\"t21\"", "\"t20\"");
+    std::fs::write(&file, swapped.replace("\"t\"", "\"t21\"")).expect("written");
+    let words = ["drafter", "swap", "--model", &small.display().to_string()];
+    let output = stack.paceline(&words, "");
+    let refused = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{refused}");
+    let reason = inspected()["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.starts_with("tokens of the tokenizer: expected 56 with digest "), "{reason}");
+    assert!(refused.contains(&reason), "{refused}: {reason}");
+    stack.stop();
+}

@@ -201,7 +201,7 @@ impl Play {
             reads_at_once: false,
             mask_id: Some(3),
             element: TensorType::F32,
-            tokenizer_sha256: String::new(),
+            token_digest: String::new(),
             logit_softcap: None,
             context_length: None,
         }))

@@ -24,6 +24,4 @@ pub(crate) enum StartError {
     Dtype(Dtype),
     #[error("cannot draft for the first time")]
     WarmUp(#[source] ModelError),
-    #[error("cannot read {}", path.display())]
-    Tokenizer { path: PathBuf },
 }

@@ -39,7 +39,7 @@ impl Lookup {
             embeddings: false,
             mask_id: None,
             element: TensorType::F32,
-            tokenizer_sha256: String::new(),
+            token_digest: String::new(),
             logit_softcap: None,
             context_length: None,
         }

@@ -152,7 +152,7 @@ fn load(
         None => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
         Some(files) => {
             let model = load_model(context, &files)?;
-            let welcome = welcome(&model, &files.dir, config)?;
+            let welcome = welcome(&model, &files, config)?;
             let about = about(&model, &files.dir, choice.name());
             (Box::new(model), about, welcome)
         }
@@ -221,17 +221,12 @@ fn about(model: &Model, dir: &Path, named: String) -> DrafterInfo {
 }
 
 /// Describes the drafter to a target.
-fn welcome(model: &Model, dir: &Path, config: &Config) -> Result<Welcome, StartError> {
-    let info = model.info();
-    let path = dir.join("tokenizer.json");
-    let tokenizer_sha256 = match digest::of_file(&path) {
-        Some(digest) => digest,
-        None if path.exists() => return Err(StartError::Tokenizer { path }),
-        None => String::new(),
-    };
+fn welcome(model: &Model, files: &DrafterFiles, config: &Config) -> Result<Welcome, StartError> {
+    let (info, dir) = (model.info(), &files.dir);
     let DrafterConfig { quantize, threads, draft_vocabulary, .. } = &config.drafter;
     let loaded_as =
         format!("{quantize:?} {draft_vocabulary} {threads:?} {:?}", config.target.device);
     let fingerprint = format!("{} {}", info.kind, digest::of_checkpoint(dir, &loaded_as));
-    Ok(info.welcome(handshake::VERSION, model.element(), tokenizer_sha256, fingerprint))
+    let welcome = info.welcome(handshake::VERSION, model.element(), fingerprint);
+    welcome.map_err(|cause| StartError::Load { dir: dir.clone(), cause })
 }

@@ -9,7 +9,7 @@ use paceline_link::handshake::{self, Mismatch};
 use paceline_link::{End, Frame, LinkError, tensor};
 use paceline_vocabulary::chain;
 use paceline_vocabulary::link::{
-    DraftShape, Drafts, Feed, Hello, Proposal, ReadProgress, SessionId, Welcome,
+    DraftShape, DraftTokens, Drafts, Feed, Hello, Proposal, ReadProgress, SessionId, Welcome,
 };
 use paceline_vocabulary::state::LinkPhase;
 use paceline_vocabulary::tensor::TensorRef;
@@ -252,7 +252,11 @@ impl TargetLink {
         let nothing = || Drafts::none(kind);
         let drafts = match proposed {
             None => nothing(),
-            Some(Proposed::Tokens(drafts)) => Drafts::Tokens(drafts),
+            Some(Proposed::Tokens(mut drafts)) => {
+                let vocab = self.terms().map_or(0, |terms| terms.vocab_size);
+                drafts.iter_mut().for_each(|draft| cut_unknown(draft, vocab));
+                Drafts::Tokens(drafts)
+            }
             Some(Proposed::Hidden { shapes, bytes }) => {
                 self.put_rows(round, shapes, &bytes)?.unwrap_or_else(nothing)
             }
@@ -322,7 +326,33 @@ impl Up {
     }
 }
 
+/// Ends a draft before the first id that is not below `vocab`: padding of the drafter's head, which
+/// may be longer than the target's.
+fn cut_unknown(draft: &mut DraftTokens, vocab: u32) {
+    let known = draft.ids.iter().take_while(|id| **id < vocab).count();
+    draft.ids.truncate(known);
+    draft.logprobs.truncate(known);
+}
+
 /// The request that a session serves, for the log; empty if the target did not name it.
 fn request_id(sessions: &Sessions, session: SessionId) -> &str {
     sessions.request_id(session).map_or("", |id| id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_ends_before_padding_that_the_target_does_not_have() {
+        let cut = |ids: &[u32], logprobs: &[f32]| {
+            let (ids, logprobs) = (ids.to_vec(), logprobs.to_vec());
+            let mut draft = DraftTokens { session: 1, position: 9, ids, logprobs, drafts_from: 0 };
+            cut_unknown(&mut draft, 100);
+            (draft.ids, draft.logprobs)
+        };
+        assert_eq!(cut(&[99, 100, 5], &[-0.5, -1.0, -2.0]), (vec![99], vec![-0.5]));
+        assert_eq!(cut(&[1, 2], &[]), (vec![1, 2], vec![]));
+        assert_eq!(cut(&[100], &[-0.5]), (vec![], vec![]));
+    }
 }

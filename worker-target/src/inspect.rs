@@ -4,13 +4,14 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use paceline_link::handshake;
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
 use paceline_models::{
     DraftPlan, LoadError, ModelError, Quantize, device, plan_draft, plan_target_on,
 };
 use paceline_process::checkpoints::name_of;
 use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
-use paceline_process::{Exit, Loaded, chain, digest, lifecycle, platform};
+use paceline_process::{Exit, Loaded, chain, lifecycle, platform};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 use serde_json::{Value, json};
@@ -78,7 +79,7 @@ fn describe(inspected: &Inspected<'_>, config: Option<&Path>) -> Result<Value, I
     };
     let fit = Fit::new(&plan, &config, usable)?;
     let refusal = fit.check().err().map(|error| error.to_string());
-    let hello = hello(dir, &plan, &config);
+    let hello = plan.hello(dir, handshake::VERSION, config.target.max_sequences);
     Ok(json!({
         "model": model_object(dir, &plan),
         "formats": formats(&plan.storage),
@@ -105,21 +106,6 @@ fn named_object(machine: &Machine, plan: &CheckpointPlan) -> Value {
         "token_bytes": plan.token_bytes,
         "most_tokens_s": machine.most_tokens_s(plan.token_bytes),
     })
-}
-
-/// The hello that the target would send to a drafter at its attachment.
-fn hello(dir: &Path, plan: &CheckpointPlan, config: &Config) -> Hello {
-    Hello {
-        version: paceline_link::handshake::VERSION,
-        generation: 0,
-        hidden_size: plan.hidden as u32,
-        vocab_size: plan.vocab as u32,
-        n_layers: plan.n_layers as u32,
-        element: TensorType::F32,
-        tokenizer_sha256: digest::of_file(&dir.join("tokenizer.json")).unwrap_or_default(),
-        context_length: plan.context as u32,
-        max_sessions: config.target.max_sequences,
-    }
 }
 
 fn model_object(dir: &Path, plan: &CheckpointPlan) -> Value {
@@ -202,14 +188,15 @@ fn drafter_object(drafter: &Path, target: &Path, config: &Config, hello: &Hello)
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
-    let plan = match plan_draft(dir, kind, Some(target), quantize) {
-        Ok(plan) => plan,
+    let planned = plan_draft(dir, kind, Some(target), quantize).and_then(|plan| {
+        let welcome = plan.info.welcome(hello.version, TensorType::F32, String::new())?;
+        Ok((plan, welcome))
+    });
+    let (DraftPlan { info, storage }, welcome) = match planned {
+        Ok(planned) => planned,
         Err(error) => return json!({ "path": path, "fits": false, "reason": chain(&error) }),
     };
-    let DraftPlan { info, storage } = plan;
-    let tokenizer = digest::of_file(&dir.join("tokenizer.json")).unwrap_or_default();
-    let welcome = info.welcome(hello.version, TensorType::F32, tokenizer, String::new());
-    let reason = paceline_link::handshake::check_welcome(hello, &welcome).err();
+    let reason = handshake::check_welcome(hello, &welcome).err();
     json!({
         "path": path,
         "kind": info.kind,

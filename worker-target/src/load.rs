@@ -3,14 +3,15 @@
 use std::sync::OnceLock;
 
 use paceline_models::exact_lanes::{logit_unit, needs_exact_lanes, set_exact_lanes};
+use paceline_models::load::token_digest;
 use paceline_models::{
     DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, Target,
     TargetInfo, device, draft, load_target_with, plan_target,
 };
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes};
+use paceline_process::platform;
 use paceline_process::worker::WorkerContext;
-use paceline_process::{digest, platform};
 use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
@@ -272,7 +273,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
             Dtype::Bfloat16 => TensorType::Bf16,
             _ => TensorType::F32,
         },
-        tokenizer_sha256: digest::of_file(&info.path.join(TOKENIZER_FILE)).unwrap_or_default(),
+        token_digest: token_digest(&info.path).unwrap_or_default(),
         context_length: info.context as u32,
         max_sessions: config.target.max_sequences,
     };

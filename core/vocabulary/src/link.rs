@@ -38,8 +38,8 @@ pub struct Hello {
     pub n_layers: u32,
     /// Element type of the tensors that the target sends.
     pub element: TensorType,
-    /// SHA-256 of tokenizer.json in hexadecimal digits; empty if there is none.
-    pub tokenizer_sha256: String,
+    /// Number and digest of the tokens of tokenizer.json, in words; empty if there is none.
+    pub token_digest: String,
     /// Longest sequence, in positions.
     pub context_length: u32,
     /// Most sessions at once.
@@ -62,8 +62,8 @@ pub struct Welcome {
     /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it
     /// proposes; 0 if it has to do with none of them.
     pub hidden_size: u32,
-    /// Rows of the target's output head that it was made for, if it names them. Of a drafter that
-    /// proposes token ids: it proposes ids below this number alone.
+    /// Rows of the target's output head that it was made for, if it names them. They may be padded
+    /// to another number than the target's if both have the same tokens.
     pub vocab_size: Option<u32>,
     /// Layers of the target that it was made for, if it names them.
     pub target_layers: Option<u32>,
@@ -83,9 +83,9 @@ pub struct Welcome {
     pub mask_id: Option<u32>,
     /// Element type of the tensors that it sends.
     pub element: TensorType,
-    /// SHA-256 of a tokenizer.json beside its weights, in hexadecimal digits; empty if there is
-    /// none.
-    pub tokenizer_sha256: String,
+    /// Number and digest of the tokens of a tokenizer.json beside its weights, in words; empty if
+    /// there is none.
+    pub token_digest: String,
     /// Cap c of the draft logits, c · tanh(logits / c).
     pub logit_softcap: Option<f32>,
     /// Positions of a sequence that it reads; it drafts nothing after them. Absent if it names no

@@ -197,7 +197,7 @@ fn to_hello(hello: proto::Hello) -> Result<Hello, WireError> {
         vocab_size: hello.vocab_size,
         n_layers: hello.n_layers,
         element: element("the target's tensors", hello.r#type)?,
-        tokenizer_sha256: hello.tokenizer_sha256,
+        token_digest: hello.token_digest,
         context_length: hello.context_length,
         max_sessions: hello.max_sessions,
     })
@@ -211,7 +211,7 @@ fn from_hello(hello: Hello) -> proto::Hello {
         vocab_size: hello.vocab_size,
         n_layers: hello.n_layers,
         r#type: from_element(hello.element),
-        tokenizer_sha256: hello.tokenizer_sha256,
+        token_digest: hello.token_digest,
         context_length: hello.context_length,
         max_sessions: hello.max_sessions,
     }
@@ -243,7 +243,7 @@ fn to_welcome(welcome: proto::Welcome) -> Result<Welcome, WireError> {
         reads_at_once: welcome.reads_at_once,
         mask_id: welcome.mask_id,
         element: element("the drafter's tensors", welcome.r#type)?,
-        tokenizer_sha256: welcome.tokenizer_sha256,
+        token_digest: welcome.token_digest,
         // NaN is a cap too, and the handshake refuses it.
         logit_softcap: Some(welcome.logit_softcap).filter(|cap| *cap != 0.0),
         context_length: named(welcome.context_length),
@@ -268,7 +268,7 @@ fn from_welcome(welcome: Welcome) -> proto::Welcome {
         block_size: welcome.block_size,
         mask_id: welcome.mask_id,
         r#type: from_element(welcome.element),
-        tokenizer_sha256: welcome.tokenizer_sha256,
+        token_digest: welcome.token_digest,
         logit_softcap: welcome.logit_softcap.unwrap_or(0.0),
         context_length: welcome.context_length.unwrap_or(0),
         embeddings: welcome.embeddings,

@@ -12,7 +12,7 @@ fn hello() -> Hello {
         vocab_size: 4,
         n_layers: 5,
         element: TensorType::F16,
-        tokenizer_sha256: "ab".into(),
+        token_digest: "ab".into(),
         context_length: 6,
         max_sessions: 7,
     }
@@ -35,7 +35,7 @@ fn welcome() -> Welcome {
         reads_at_once: false,
         mask_id: Some(0),
         element: TensorType::Bf16,
-        tokenizer_sha256: String::new(),
+        token_digest: String::new(),
         logit_softcap: Some(30.0),
         context_length: None,
     }

@@ -55,7 +55,7 @@ use crate::kv::{KvStore, LayerKv};
 use crate::layers::{Linear, NormWeight, has_product};
 use crate::load::{
     ConfigJson, LoadError, Packing, Precision, Quantization, StoragePlan, TensorFiles, WeightForms,
-    Weights,
+    Weights, token_digest,
 };
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
@@ -214,14 +214,16 @@ pub struct DraftInfo {
 impl DraftInfo {
     /// Describes the drafter to a target: the answer to its Hello, without a generation. `version`
     /// is that of the link, `element` the type of the rows that it sends.
+    ///
+    /// # Errors
+    /// Its tokenizer.json is there and cannot be read.
     pub fn welcome(
         &self,
         version: u32,
         element: TensorType,
-        tokenizer_sha256: String,
         fingerprint: String,
-    ) -> Welcome {
-        Welcome {
+    ) -> Result<Welcome, LoadError> {
+        Ok(Welcome {
             version,
             generation: 0,
             kind: self.kind.clone(),
@@ -237,10 +239,10 @@ impl DraftInfo {
             reads_at_once: false,
             mask_id: self.mask_id.filter(|_| self.embeddings),
             element,
-            tokenizer_sha256,
+            token_digest: token_digest(&self.path)?,
             logit_softcap: self.logit_softcap,
             context_length: Some(self.context as u32),
-        }
+        })
     }
 
     /// Width of a context row: the hidden states of all feature layers.

@@ -28,6 +28,6 @@ pub use layout::Layout;
 pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
 pub use plan::{CheckpointPlan, FormatUse, KvHeads, Packing, PlannedLayers, StoragePlan};
 pub use quantization::{QuantFormat, QuantMode, Quantization};
-pub use tokenizer::{count_token_ids, special_ids, stop_ids};
+pub use tokenizer::{count_token_ids, special_ids, stop_ids, token_digest};
 pub use unserved::Unserved;
 pub use weights::{Precision, WeightForms, Weights};

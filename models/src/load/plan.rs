@@ -4,13 +4,17 @@
 //! product for them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use paceline_blas::RecurrentSizes;
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::Hello;
 use safetensors::tensor::Dtype;
 
 use super::arrays::is_float;
 use super::files::TensorEntry;
 use super::quantization::QuantFormat;
+use super::tokenizer::token_digest;
 use super::weights::packed_bits;
 use super::{ConfigJson, LoadError, Precision, QuantizedMatrix, TensorFiles, WeightForms};
 
@@ -117,6 +121,24 @@ pub struct CheckpointPlan {
     pub token_bytes: u64,
     /// What an operator should know of the checkpoint, one sentence each.
     pub notes: Vec<String>,
+}
+
+impl CheckpointPlan {
+    /// Describes the target in `dir` to a drafter: its Hello over a link of this version, without a
+    /// generation. A tokenizer that cannot be read counts as none.
+    pub fn hello(&self, dir: &Path, version: u32, max_sessions: u32) -> Hello {
+        Hello {
+            version,
+            generation: 0,
+            hidden_size: self.hidden as u32,
+            vocab_size: self.vocab as u32,
+            n_layers: self.n_layers as u32,
+            element: TensorType::F32,
+            token_digest: token_digest(dir).unwrap_or_default(),
+            context_length: self.context as u32,
+            max_sessions,
+        }
+    }
 }
 
 impl StoragePlan {

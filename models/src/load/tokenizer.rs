@@ -1,5 +1,5 @@
-//! Token ids of a tokenizer.json: how many there are, and which are special. The texts are skipped:
-//! a vocabulary of 150,000 ids is counted in some tens of milliseconds.
+//! Tokens of a tokenizer.json: how many ids there are, which are special, and whether two
+//! tokenizers have the same ones.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,13 @@ use std::path::{Path, PathBuf};
 use paceline_vocabulary::model_files::{self, MAX_TOKENIZER_BYTES};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use sha2::{Digest as _, Sha256};
 
 use super::{ConfigJson, LoadError};
+
+/// Bytes of a digest that are shown and compared. Two vocabularies that differ by accident have
+/// different ones, and a refusal that names two stays readable.
+const DIGEST_BYTES: usize = 8;
 
 #[derive(Deserialize)]
 struct Tokenizer {
@@ -19,12 +24,14 @@ struct Tokenizer {
 
 #[derive(Deserialize)]
 struct Model {
-    vocab: IdCount,
+    vocab: Vocabulary,
 }
 
 #[derive(Deserialize)]
 struct AddedToken {
     id: u32,
+    #[serde(default)]
+    content: String,
     #[serde(default)]
     special: bool,
 }
@@ -52,10 +59,10 @@ impl Ids {
     }
 }
 
-/// The largest id of a vocabulary and one; 0 without ids.
-struct IdCount(u64);
+/// Ids with their texts, in the order of the file.
+struct Vocabulary(Vec<(u32, String)>);
 
-impl<'de> Deserialize<'de> for IdCount {
+impl<'de> Deserialize<'de> for Vocabulary {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(VocabularyVisitor)
     }
@@ -64,28 +71,28 @@ impl<'de> Deserialize<'de> for IdCount {
 struct VocabularyVisitor;
 
 impl<'de> Visitor<'de> for VocabularyVisitor {
-    type Value = IdCount;
+    type Value = Vocabulary;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a vocabulary: an object of ids, or a list of tokens")
     }
 
     /// Of BPE, WordPiece and WordLevel: text → id.
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IdCount, A::Error> {
-        let mut count = 0;
-        while let Some((IgnoredAny, id)) = map.next_entry::<_, u32>()? {
-            count = count.max(u64::from(id) + 1);
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
+        let mut tokens = vec![];
+        while let Some((text, id)) = map.next_entry()? {
+            tokens.push((id, text));
         }
-        Ok(IdCount(count))
+        Ok(Vocabulary(tokens))
     }
 
     /// Of Unigram: a token's id is its place.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<IdCount, A::Error> {
-        let mut count = 0;
-        while list.next_element::<IgnoredAny>()?.is_some() {
-            count += 1;
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vocabulary, A::Error> {
+        let mut tokens = vec![];
+        while let Some((text, IgnoredAny)) = list.next_element()? {
+            tokens.push((tokens.len() as u32, text));
         }
-        Ok(IdCount(count))
+        Ok(Vocabulary(tokens))
     }
 }
 
@@ -95,13 +102,41 @@ impl<'de> Visitor<'de> for VocabularyVisitor {
 /// # Errors
 /// The file cannot be read, or has no vocabulary with ids.
 pub fn count_token_ids(dir: &Path) -> Result<Option<u64>, LoadError> {
-    let Some(Tokenizer { model, added_tokens }) = tokenizer(dir)? else { return Ok(None) };
-    let path = dir.join("tokenizer.json");
-    let added = added_tokens.iter().map(|token| u64::from(token.id) + 1).max();
-    match model.vocab.0.max(added.unwrap_or(0)) {
-        0 => Err(LoadError::Broken { path, what: "expected token ids, found none".into() }),
-        count => Ok(Some(count)),
+    Ok(tokens(dir)?.and_then(|tokens| Some(u64::from(tokens.last()?.0) + 1)))
+}
+
+/// The number of tokens of the tokenizer in `dir` and a digest of their ids and texts, in words;
+/// empty without a tokenizer.json. Equal if each id is the same text, however the file is written.
+///
+/// # Errors
+/// As [`count_token_ids`].
+pub fn token_digest(dir: &Path) -> Result<String, LoadError> {
+    let Some(tokens) = tokens(dir)? else { return Ok(String::new()) };
+    let mut hasher = Sha256::new();
+    for (id, text) in &tokens {
+        hasher.update(id.to_le_bytes());
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
     }
+    let digest = hasher.finalize();
+    let digest: String =
+        digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{} with digest {digest}", tokens.len()))
+}
+
+/// Ids and texts of the tokenizer in `dir`, added tokens among them, by id and each once; `None`
+/// without a tokenizer.json. Never empty.
+fn tokens(dir: &Path) -> Result<Option<Vec<(u32, String)>>, LoadError> {
+    let Some(Tokenizer { model, added_tokens }) = tokenizer(dir)? else { return Ok(None) };
+    let mut tokens = model.vocab.0;
+    tokens.extend(added_tokens.into_iter().map(|token| (token.id, token.content)));
+    tokens.sort_unstable();
+    tokens.dedup();
+    if tokens.is_empty() {
+        let path = dir.join("tokenizer.json");
+        return Err(LoadError::Broken { path, what: "expected token ids, found none".into() });
+    }
+    Ok(Some(tokens))
 }
 
 /// Ids of the special tokens of the tokenizer in `dir`; none without a tokenizer.json.
@@ -162,6 +197,38 @@ mod tests {
         assert_eq!(count(in_order), Ok(Some(3)));
         let dir = tempfile::tempdir().expect("a temporary directory");
         assert!(matches!(count_token_ids(dir.path()), Ok(None)));
+    }
+
+    #[test]
+    fn tokenizers_with_the_same_ids_have_one_digest_however_they_are_written() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let digest = |json: &str| {
+            std::fs::write(dir.path().join("tokenizer.json"), json).expect("written");
+            token_digest(dir.path()).expect("read")
+        };
+        let added = r#"[{"id": 2, "content": "<s>", "special": true}]"#;
+        let file = |added: &str, vocab: &str| {
+            format!(r#"{{"added_tokens": {added}, "model": {{"vocab": {vocab}}}}}"#)
+        };
+        let first = digest(&file(added, r#"{"a": 0, "é": 1}"#));
+        assert!(first.starts_with("3 with digest ") && first.len() == 30, "{first}");
+        let same = [
+            // Another order, another spelling, and the added token also in the vocabulary.
+            file(added, r#"{ "\u00e9" : 1,"<s>":2,  "a": 0 }"#),
+            file(added, r#"[["a", -1], ["é", -2.5]]"#),
+            file(r#"[{"id": 2, "content": "<s>", "lstrip": true}]"#, r#"{"a": 0, "é": 1}"#),
+        ];
+        for json in same {
+            assert_eq!(digest(&json), first, "{json}");
+        }
+        let swapped = digest(&file(added, r#"{"a": 1, "é": 0}"#));
+        assert!(swapped.starts_with("3 with digest ") && swapped != first, "{swapped}");
+        // Texts that only together are the same bytes.
+        let [one, other] = [r#"{"ab": 0, "c": 1}"#, r#"{"a": 0, "bc": 1}"#];
+        assert_ne!(digest(&file("[]", one)), digest(&file("[]", other)));
+        assert!(digest(&file("[]", r#"{"a": 0, "é": 1}"#)).starts_with("2 with digest "));
+        std::fs::remove_file(dir.path().join("tokenizer.json")).expect("there");
+        assert_eq!(token_digest(dir.path()).expect("none"), "");
     }
 
     #[test]

@@ -222,7 +222,7 @@ fn a_target_that_does_not_fit_is_refused_with_the_reason() {
             "hidden size: expected 128, found 256",
         ),
         (|hello| hello.n_layers = 36, "layers of the target: expected 36, found 8"),
-        (|hello| hello.version = 9, "link version: expected 7, found 9"),
+        (|hello| hello.version = 9, "link version: expected 8, found 9"),
         (
             |hello| hello.max_sessions = 1 << 20,
             "sessions of the target: expected at most 1024, found 1048576",

@@ -371,7 +371,7 @@ pub fn hello(generation: u64) -> Hello {
         vocab_size: 4096,
         n_layers: 8,
         element: TensorType::F32,
-        tokenizer_sha256: "00".into(),
+        token_digest: "00".into(),
         context_length: 4096,
         max_sessions: 8,
     }

@@ -19,7 +19,7 @@ fn fed() -> Drafting {
         vocab_size: 0,
         n_layers: 0,
         element: TensorType::F32,
-        tokenizer_sha256: String::new(),
+        token_digest: String::new(),
         context_length: 0,
         max_sessions: 0,
     };
@@ -51,7 +51,7 @@ fn drafter(context_length: Option<u32>) -> Welcome {
         embeddings: false,
         mask_id: None,
         element: TensorType::F32,
-        tokenizer_sha256: String::new(),
+        token_digest: String::new(),
         logit_softcap: None,
         context_length,
     }

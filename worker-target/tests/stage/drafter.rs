@@ -43,7 +43,7 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
         reads_at_once: false,
         mask_id: embeddings.then_some(3),
         element: TensorType::F32,
-        tokenizer_sha256: String::new(),
+        token_digest: String::new(),
         logit_softcap: None,
         context_length: None,
     }

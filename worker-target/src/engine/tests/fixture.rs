@@ -117,7 +117,7 @@ pub(crate) fn hello(model: &dyn Target) -> Hello {
         vocab_size: info.vocab as u32,
         n_layers: info.n_layers as u32,
         element: TensorType::F32,
-        tokenizer_sha256: String::new(),
+        token_digest: String::new(),
         context_length: info.context as u32,
         max_sessions: SEQUENCES as u32,
     }

@@ -68,7 +68,7 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
                     reads_at_once: false,
                     mask_id: embeddings.then_some(3),
                     element: TensorType::F32,
-                    tokenizer_sha256: String::new(),
+                    token_digest: String::new(),
                     logit_softcap: None,
                     context_length: None,
                 };
