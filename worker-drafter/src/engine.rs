@@ -6,6 +6,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_drafter_core::{SessionWork, Step};
+use paceline_link::handshake::Mismatch;
 use paceline_link::{End, Handover, Side};
 use paceline_models::ModelError;
 use paceline_process::clock::monotonic_ns;
@@ -59,6 +60,8 @@ pub(crate) struct Engine {
     drafter: Box<dyn Proposer>,
     /// Describes the drafter to every target; the generation is each link's own.
     welcome: Welcome,
+    /// Why every link is refused, if the drafter is not loaded.
+    misfit: Option<Mismatch>,
     /// Most bytes of retained contexts.
     retain_bytes: u64,
     target: Option<TargetLink>,
@@ -89,6 +92,7 @@ impl Engine {
         let mut engine = Self {
             drafter,
             welcome,
+            misfit: None,
             retain_bytes,
             target: None,
             newest: (0, 0),
@@ -100,6 +104,12 @@ impl Engine {
         };
         engine.report_link(0, LinkPhase::Absent, String::new());
         engine
+    }
+
+    /// The engine of a drafter that is not loaded, which refuses every link for this reason; `None`
+    /// changes nothing.
+    pub(crate) fn refusing(self, misfit: Option<Mismatch>) -> Self {
+        Self { misfit, ..self }
     }
 
     /// Runs until a command stops it, or until no thread can send one any more.
@@ -175,8 +185,8 @@ impl Engine {
                     end_bytes: self.drafter.end_bytes(),
                     total_bytes: self.retain_bytes,
                 };
-                let welcome = self.welcome.clone();
-                self.target = Some(TargetLink::new(end, welcome, limits, self.next_slot));
+                let (welcome, misfit) = (self.welcome.clone(), self.misfit.clone());
+                self.target = Some(TargetLink::new(end, welcome, misfit, limits, self.next_slot));
                 self.report_link(0, LinkPhase::Greeting, String::new());
             }
             Err(error) => {

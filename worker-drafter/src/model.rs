@@ -19,7 +19,7 @@ use paceline_vocabulary::report::MemoryUse;
 use crate::error::StartError;
 use crate::proposer::{Proposed, Proposer};
 
-/// Sessions of the forwards that warm a drafter up, and rows of context of each.
+/// Sessions of the forwards that warm a drafter up, and rows of context of all of them.
 const WARM_SESSIONS: [i32; 2] = [1, 8];
 const WARM_ROWS: i32 = 64;
 
@@ -74,21 +74,26 @@ impl Model {
         self.element
     }
 
-    /// Drafts once for one session and once for several, from zeros. The first forwards of a
-    /// process are several times as slow as later ones: too slow for a target that waits.
+    /// Drafts for one session and for several, from zeros: a short block, then a whole one. The first
+    /// forwards of a process are several times as slow as later ones: too slow for a target that
+    /// waits. Calls `progress` after each block.
     ///
     /// # Errors
     /// MLX's own.
-    pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
+    pub(crate) fn warm_up(&mut self, progress: &mut dyn FnMut()) -> Result<(), ModelError> {
         let info = self.draft.info();
-        let (hidden, features, block) = (info.hidden, info.feature_width(), info.block);
-        let (embedded, reads_ids) = (info.embedding_rows(block), info.token_ids);
-        let context = WARM_ROWS.min(info.context - block);
-        if context < 1 {
-            return Ok(());
-        }
+        let (hidden, features, reads_ids) = (info.hidden, info.feature_width(), info.token_ids);
+        // A drafter that takes no embeddings drafts token by token: its third draft is no slower
+        // than its second.
+        let longest = if info.embeddings { info.block } else { info.block.min(3) };
         let width = self.element.bytes() as i32;
-        for sessions in WARM_SESSIONS {
+        for (sessions, block) in WARM_SESSIONS.into_iter().flat_map(|n| [(n, 2), (n, longest)]) {
+            let info = self.draft.info();
+            let context = (WARM_ROWS / sessions).min(info.context - info.block);
+            if context < 1 {
+                return Ok(());
+            }
+            let embedded = info.embedding_rows(block);
             let mut batch = DraftBatch::default();
             for session in 0..sessions {
                 let sequence = SequenceId(session as u64);
@@ -109,6 +114,7 @@ impl Model {
                 transfer::to_bytes(&rows.as_dtype(self.draft.dtype())?)?;
             }
             self.clear()?;
+            progress();
         }
         Ok(())
     }

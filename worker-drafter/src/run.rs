@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
-use paceline_link::{Listener, handshake};
-use paceline_models::{DeviceChoice, DraftOptions, Quantize, device};
+use paceline_link::Listener;
+use paceline_link::handshake::{self, Mismatch};
+use paceline_models::{
+    DeviceChoice, DraftInfo, DraftOptions, LoadOptions, Quantize, device, plan_draft, plan_target,
+};
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{
-    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize,
+    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, TargetConfig,
 };
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Exit, digest, platform};
@@ -147,14 +150,22 @@ fn load(
         None => config.drafter_choices().into_iter().next().unwrap_or(DrafterChoice::None),
     };
     let files = config.drafter_files(&choice).map_err(StartError::Target)?;
+    let mut misfit = None;
     let (drafter, mut about, welcome): (Box<dyn Proposer>, _, _) = match files {
         None if choice == DrafterChoice::None => return Err(StartError::NoModel),
         None => (Box::new(Lookup::default()), Lookup::about(), Lookup::welcome()),
         Some(files) => {
-            let model = load_model(context, &files)?;
-            let welcome = welcome(&model, &files, config)?;
-            let about = about(&model, &files.dir, choice.name());
-            (Box::new(model), about, welcome)
+            prepare_device(config, &files)?;
+            misfit = Misfit::found(config, &files);
+            if let Some(Misfit { info, welcome, .. }) = &misfit {
+                let about = about(info, &files.dir, choice.name());
+                (Box::new(Lookup::default()), about, welcome.clone())
+            } else {
+                let model = load_model(context, &files)?;
+                let welcome = welcome(&model, &files, config)?;
+                let about = about(model.info(), &files.dir, choice.name());
+                (Box::new(model), about, welcome)
+            }
         }
     };
     // The supervisor permits no longer drafts than the description promises.
@@ -165,12 +176,37 @@ fn load(
     let (kind, weight_bytes, block) = (&about.kind, about.weight_bytes, about.block_size);
     tracing::info!(kind, weight_bytes, block, "loaded");
     loaded.get_or_init(|| about);
-    Ok(Engine::new(drafter, welcome, retain_bytes, progress.clone(), pulse.clone()))
+    let engine = Engine::new(drafter, welcome, retain_bytes, progress.clone(), pulse.clone());
+    Ok(engine.refusing(misfit.map(|misfit| misfit.reason)))
 }
 
-/// Loads a drafter with weights.
-fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, StartError> {
-    let WorkerContext { config, progress, .. } = context;
+/// A drafter that the configured target would refuse. It is not loaded: its worker comes up without
+/// weights, and refuses every link.
+struct Misfit {
+    info: DraftInfo,
+    welcome: Welcome,
+    reason: Mismatch,
+}
+
+impl Misfit {
+    /// Compares the drafter with the target by their configurations and tokenizers, as `paceline
+    /// inspect` does. `None` if they go together, or if a load has to find out: its errors are the
+    /// better ones.
+    fn found(config: &Config, files: &DrafterFiles) -> Option<Self> {
+        let target = config.model_dir().ok()?;
+        let TargetConfig { keep_quantized, vision, max_sequences, .. } = config.target;
+        let plan = plan_target(&target, LoadOptions { keep_quantized, vision }).ok()?;
+        let hello = plan.hello(&target, handshake::VERSION, max_sequences);
+        let plan = plan_draft(&files.dir, &files.kind, Some(&target), quantize(config)).ok()?;
+        let welcome = plan.info.welcome(hello.version, hello.element, String::new()).ok()?;
+        let reason = handshake::check_welcome(&hello, &welcome).err()?;
+        tracing::warn!(%reason, "the drafter does not go with the target, and is not loaded");
+        Some(Self { info: plan.info, welcome, reason })
+    }
+}
+
+/// Chooses the device and bounds what MLX retains.
+fn prepare_device(config: &Config, files: &DrafterFiles) -> Result<(), StartError> {
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
@@ -180,13 +216,24 @@ fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, St
     device::limit_cache(MLX_CACHE_BYTES);
     let DrafterFiles { dir, kind } = files;
     tracing::info!(model = %dir.display(), kind, on_gpu, "loading");
-    let quantize = match config.drafter.quantize {
+    Ok(())
+}
+
+/// How the weights are quantized as they are loaded.
+fn quantize(config: &Config) -> Quantize {
+    match config.drafter.quantize {
         DrafterQuantize::None => Quantize::None,
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
-    };
+    }
+}
+
+/// Loads a drafter with weights.
+fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, StartError> {
+    let WorkerContext { config, progress, .. } = context;
+    let DrafterFiles { dir, kind } = files;
     let draft_vocabulary = config.drafter.draft_vocabulary;
-    let options = DraftOptions { quantize, draft_vocabulary };
+    let options = DraftOptions { quantize: quantize(config), draft_vocabulary };
     // A drafter that needs its target's directory refuses to load without it, in words.
     let target = config.model_dir().ok();
     let mut model = Model::load(dir, kind, target.as_deref(), options, &mut |read, total| {
@@ -197,15 +244,14 @@ fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, St
         device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
     let begun_ns = monotonic_ns();
-    model.warm_up().map_err(StartError::WarmUp)?;
+    model.warm_up(&mut || progress.warm_up_done()).map_err(StartError::WarmUp)?;
     let warm_ms = (monotonic_ns() - begun_ns) / 1_000_000;
     tracing::info!(context = model.info().context, warm_ms, "warm");
     Ok(model)
 }
 
 /// Describes the drafter to the supervisor, which knows it as `named`.
-fn about(model: &Model, dir: &Path, named: String) -> DrafterInfo {
-    let info = model.info();
+fn about(info: &DraftInfo, dir: &Path, named: String) -> DrafterInfo {
     let name = dir
         .canonicalize()
         .ok()

@@ -69,6 +69,7 @@ pub(crate) struct RetentionLimits {
 pub(crate) struct TargetLink {
     end: End,
     welcome: Welcome,
+    misfit: Option<Mismatch>,
     limits: RetentionLimits,
     first_slot: u64,
     up: Option<Up>,
@@ -83,16 +84,17 @@ struct Up {
 }
 
 impl TargetLink {
-    /// A link without its handshake. `welcome` describes the drafter; `first_slot` is the number of
-    /// the first session in the store.
+    /// A link without its handshake. `welcome` describes the drafter; `misfit` is the reason to
+    /// refuse any target; `first_slot` is the number of the first session in the store.
     pub(crate) fn new(
         end: End,
         welcome: Welcome,
+        misfit: Option<Mismatch>,
         limits: RetentionLimits,
         first_slot: u64,
     ) -> Self {
         let welcome = Welcome { generation: end.generation(), ..welcome };
-        Self { end, welcome, limits, first_slot, up: None }
+        Self { end, welcome, misfit, limits, first_slot, up: None }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -238,7 +240,7 @@ impl TargetLink {
                 return Err(Mismatch::new(what, format!("at most {most}"), found));
             }
         }
-        Ok(())
+        self.misfit.clone().map_or(Ok(()), Err)
     }
 
     /// Answers a round. The answer has no draft if the ring has no room for the rows, or if a

@@ -142,6 +142,12 @@ impl Progress {
         self.recent_prefill_us.lock().expect("not poisoned").push(took_us);
     }
 
+    /// Counts a finished part of a warm-up. It is progress, and no measure of later steps: the first
+    /// forwards of a process are the slowest.
+    pub fn warm_up_done(&self) {
+        self.steps.fetch_add(1, Relaxed);
+    }
+
     /// Reports that loading failed for good.
     pub fn fail(&self, why: String) {
         *self.failure.lock().expect("not poisoned") = why;

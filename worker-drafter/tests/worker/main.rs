@@ -29,6 +29,8 @@ fn a_drafter_describes_itself_answers_the_handshake_drafts_and_stops() {
             && beat.weights_loaded_unix_s > 0
     );
     assert_eq!((beat.epoch, beat.link.expect("a report").phase()), (3, LinkPhase::Absent));
+    // Each block of the warm-up was reported: one of them alone may take half a minute.
+    assert_eq!(beat.steps, 4);
     let mut client = DrafterClient::new(worker.channel.clone());
     let request = DescribeDrafterRequest { stamp: Some(STAMP) };
     let about = worker
@@ -56,7 +58,7 @@ fn a_drafter_describes_itself_answers_the_handshake_drafts_and_stops() {
         target.draft(Meal::default().context(1, 5, &rows(3, FEATURES, 2), false).request(1, 8, 4));
     assert_eq!(drafted.len() as u32, 3 * HIDDEN);
     let beat = worker
-        .beat(|beat| beat.sequences == 1 && beat.steps >= 3 && beat.phase() == WorkerPhase::Idle);
+        .beat(|beat| beat.sequences == 1 && beat.steps >= 7 && beat.phase() == WorkerPhase::Idle);
     assert!(beat.kv.expect("figures").held_bytes > 0);
     target.feed(Meal::closed(&[1]));
     worker.beat(|beat| beat.sequences == 0);
@@ -240,6 +242,30 @@ fn a_target_that_does_not_fit_is_refused_with_the_reason() {
     }
     let mut target = worker.link();
     target.draft(Meal::default().context(1, 0, &rows(1, FEATURES, 1), false).request(1, 1, 2));
+}
+
+/// The refusal of a pair whose files say that it does not fit comes before a weight is read, and the
+/// worker then needs no memory for weights.
+#[test]
+fn a_drafter_that_does_not_fit_the_configured_target_is_refused_without_a_load() {
+    let golden = |name: &str| demo().join("../../models/tests/golden").join(name);
+    let target = golden("qwen3-tiny");
+    let target: [(&str, &Path); 1] = [("PACELINE_TARGET__MODEL", &target)];
+    let mut worker = Worker::start_with(&golden("dflash-full"), &target);
+    let beat = worker.beat(|beat| beat.phase() != WorkerPhase::Loading);
+    assert_eq!((beat.phase(), beat.loaded_bytes), (WorkerPhase::Idle, 0), "{}", beat.failure);
+    let expected = "hidden size: expected 64, found 32";
+    // Also a target that it would fit is refused: nothing is there to draft with.
+    for (hidden_size, n_layers, vocab_size) in [(64, 3, 288), (32, 3, 56)] {
+        let mut end = worker.hand(STAMP);
+        let hello = Hello { hidden_size, n_layers, vocab_size, ..hello(worker.generation) };
+        end.send(Frame::Hello(hello)).expect("sent");
+        let Some(Frame::Refusal(reason)) = end.receive(BOUND).expect("alive") else {
+            panic!("no refusal")
+        };
+        assert_eq!(reason, expected);
+    }
+    assert_eq!(worker.stop(), Some(0));
 }
 
 type Break = fn(&mut Target);

@@ -54,6 +54,11 @@ fn private_dir(prefix: &str) -> tempfile::TempDir {
 
 impl Worker {
     pub fn start(model: &Path) -> Self {
+        Self::start_with(model, &[])
+    }
+
+    /// A worker with these variables in its environment.
+    pub fn start_with(model: &Path, environment: &[(&str, &Path)]) -> Self {
         let dir = private_dir("pd");
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_paceline-drafter"))
@@ -62,6 +67,7 @@ impl Worker {
             .env("PACELINE_CONFIG", "")
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
             .env("PACELINE_TARGET__DEVICE", "cpu")
+            .envs(environment.iter().copied())
             // Its descriptors are counted, also by a user who is not root.
             .env(paceline_process::lifecycle::DEBUGGABLE, "1")
             .stdin(Stdio::null())

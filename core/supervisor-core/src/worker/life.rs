@@ -282,6 +282,16 @@ mod tests {
     }
 
     #[test]
+    fn a_warm_up_progresses_by_its_steps_and_not_by_heartbeats() {
+        let mut life = Life::new(Epoch(1), 7, Millis(0));
+        for (steps, at) in [(0, 10), (1, 20_000), (2, 40_000)] {
+            assert!(life.on_heartbeat(heartbeat(WorkerPhase::Loading, steps), Millis(at)));
+        }
+        assert!(!life.on_heartbeat(heartbeat(WorkerPhase::Loading, 2), Millis(60_000)));
+        assert_eq!(life.last_progress_at(), Millis(40_000));
+    }
+
+    #[test]
     fn new_requests_are_no_progress_of_a_wedged_engine() {
         let mut life = Life::new(Epoch(1), 7, Millis(0));
         life.on_heartbeat(heartbeat(WorkerPhase::Decode, 1), Millis(10));
