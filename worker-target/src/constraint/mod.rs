@@ -5,7 +5,7 @@
 
 mod thought;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use paceline_models::sample::{Constraint, IdSet};
@@ -28,6 +28,8 @@ struct BoundedThought {
     all: Arc<IdSet>,
     /// Ids after the prompt, while the budget's end is near.
     answer: RefCell<Option<Vec<u32>>>,
+    /// No later row can be a forced one. Only ever set near the budget's end.
+    is_over: Cell<bool>,
 }
 
 impl AnswerConstraint {
@@ -38,7 +40,10 @@ impl AnswerConstraint {
         vocab: u32,
     ) -> Self {
         let all = || Arc::new(IdSet::of_words(vec![u32::MAX; vocab as usize / 32 + 1]));
-        let thought = |budget| BoundedThought { budget, all: all(), answer: RefCell::default() };
+        let thought = |budget| {
+            let (answer, is_over) = Default::default();
+            BoundedThought { budget, all: all(), answer, is_over }
+        };
         Self { grammar, thought: budget.map(thought) }
     }
 
@@ -50,8 +55,10 @@ impl AnswerConstraint {
             grammar.follow(answer);
         }
         let mut is_held = self.grammar.is_some();
-        if let Some(thought) = &self.thought {
+        if let Some(thought) = self.thought.as_ref().filter(|thought| !thought.is_over.get()) {
             let is_near = thought::is_near(&thought.budget, answer, rows);
+            thought.is_over.set(is_near && thought::is_over(&thought.budget, answer));
+            let is_near = is_near && !thought.is_over.get();
             *thought.answer.borrow_mut() = is_near.then(|| answer.to_vec());
             is_held |= is_near;
         }

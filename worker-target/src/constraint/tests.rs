@@ -39,6 +39,16 @@ fn a_row_on_a_drafted_path_allows_what_the_plain_row_does() {
 }
 
 #[test]
+fn an_answer_is_searched_for_the_end_of_its_thought_until_it_is_found() {
+    let constraint = AnswerConstraint::new(None, Some(budget(4)), 300);
+    let ended = [&ids("ab")[..], &[CLOSE, 7, 7, 7]].concat();
+    assert!(constraint.follow(&ended[..3], 1).is_none(), "the budget is far");
+    assert!(constraint.follow(&ended, 1).is_none());
+    // Nothing takes an end back. An answer without one shows that it is not searched again.
+    assert!(constraint.follow(&ids("abcdefgh"), 1).is_none());
+}
+
+#[test]
 fn a_budget_ends_a_thought_of_a_grammar_after_a_whole_character() {
     let constraint = AnswerConstraint::new(Some(thoughtful()), Some(budget(3)), 300);
     for (text, forced) in [("ab", false), ("abc", true), ("abcd", true), ("abé", true)] {

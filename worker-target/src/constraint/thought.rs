@@ -32,17 +32,15 @@ pub(super) fn forced<'a>(budget: &'a ThoughtBudget, answer: &[u32]) -> Option<&'
     }
 }
 
-/// Whether one of the `rows` next rows can be a forced one.
+/// Whether one of the `rows` next rows can be a forced one, if the thought is not over.
 pub(super) fn is_near(budget: &ThoughtBudget, answer: &[u32], rows: usize) -> bool {
-    let most = budget.max_tokens as usize;
     // A thought that begins later has fewer tokens than the answer.
-    if answer.len() + rows <= most {
-        return false;
-    }
-    match thought(budget, answer) {
-        Some(thought) => thought.len() + rows > most && !is_ended(budget, answer),
-        None => answer.len() <= MAX_BEFORE,
-    }
+    thought(budget, answer).unwrap_or(answer).len() + rows > budget.max_tokens as usize
+}
+
+/// Whether no later row can be a forced one: the thought has ended, or the answer began without one.
+pub(super) fn is_over(budget: &ThoughtBudget, answer: &[u32]) -> bool {
+    thought(budget, answer).map_or(answer.len() > MAX_BEFORE, |_| is_ended(budget, answer))
 }
 
 /// The ids of the thought and all after them; `None` if no thought has begun.
@@ -122,6 +120,8 @@ mod tests {
         let budget = tagged(Some(1), 100);
         let answer = |count: usize| [&[1][..], &vec![7; count]].concat();
         assert!(!is_near(&budget, &answer(92), 8) && is_near(&budget, &answer(93), 8));
-        assert!(!is_near(&budget, &[answer(50), vec![2], vec![7; 60]].concat(), 8));
+        assert!(is_over(&budget, &[answer(50), vec![2], vec![7; 60]].concat()));
+        assert!(!is_over(&budget, &answer(110)) && !is_over(&budget, &[7; 4]));
+        assert!(is_over(&budget, &[7; 5]), "no thought begins any more");
     }
 }
