@@ -68,8 +68,9 @@ pub struct House {
 impl House {
     pub async fn open(subject: &'static Subject, budget: u64, known: &[Vec<u32>]) -> Self {
         let (budget, drafter) = (budget.to_string(), subject.drafter());
+        let checkpoint = subject.dir();
         let mut worker = Worker::start(
-            &subject.dir(),
+            checkpoint.path(),
             &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", &drafter)],
         );
         let (_, watch) = worker.ready().await;

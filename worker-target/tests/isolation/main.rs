@@ -37,7 +37,8 @@ use tonic::Status;
 
 use house::{BLOCK, House};
 use plan::{
-    DEMO, Event, HYBRID, Leaves, MOST_AT_ONCE, Plan, Planned, Solo, Subject, plan, requests,
+    DEMO, Event, HYBRID, Leaves, MOST_AT_ONCE, Plan, Planned, Solo, Subject, WINDOWED, plan,
+    requests,
 };
 use stage::{BOUND, STAMP, Worker};
 
@@ -343,8 +344,9 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
 
 /// Every request alone, on a worker with neither drafter nor prefix cache.
 async fn solos(subject: &Subject) -> Vec<Solo> {
+    let checkpoint = subject.dir();
     let mut worker = Worker::start(
-        &subject.dir(),
+        checkpoint.path(),
         &[("PACELINE_KV__PREFIX_CACHE", "false"), ("PACELINE_DRAFTER__MODEL", "")],
     );
     let (_, _watch) = worker.ready().await;
@@ -356,7 +358,8 @@ async fn solos(subject: &Subject) -> Vec<Solo> {
             .expect("served");
         let margins = batches.iter().flat_map(|batch| batch.margins.clone()).collect();
         let logprobs = batches.iter().flat_map(|batch| batch.logprobs.clone()).collect();
-        solos.push(Solo { request, ids: stage::ids(&batches), margins, logprobs });
+        let is_long = subject.outgrows(&request.prompt_ids);
+        solos.push(Solo { request, ids: stage::ids(&batches), margins, is_long, logprobs });
     }
     solos
 }
@@ -454,6 +457,13 @@ fn fifty_interleavings_leave_states_alone() {
     let counts = run(&HYBRID, 0..50);
     enough(&counts, 25);
     assert!(counts.requests >= 100 || only().is_some(), "{counts:?}");
+}
+
+/// Of a target whose slots keep the windows of most layers alone, and whose rows go to experts in one
+/// product for all sequences.
+#[test]
+fn fifty_interleavings_keep_windows_and_experts_apart() {
+    enough(&run(&WINDOWED, 0..50), 25);
 }
 
 #[test]

@@ -1,34 +1,37 @@
 //! The plan of a seed: the requests, when each is sent, and how it ends; what the drafter does;
 //! what is done to the worker meanwhile.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_proto::internal::v1::{Generation, PolicyForce, SamplingRule};
 use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
 use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
+use tempfile::TempDir;
 
-use super::stage::{GREEDY, cases_of, demo, generation, golden};
+use super::stage::{GREEDY, cases_of, demo, generation, golden, with_long_context};
 
 /// Tokens of the longest stream.
 pub const MOST: u32 = 24;
 /// Requests of an interleaving.
 pub const MOST_AT_ONCE: u64 = 16;
-/// Positions of the smallest place in the store. A sequence that grows beyond it needs more memory,
-/// and another one may be preempted.
-const SMALLEST: usize = 256;
 
 /// A target of the test, and the drafters that are played to it.
 #[derive(Debug)]
 pub struct Subject {
     /// The tests that run it have this in their names.
     pub name: &'static str,
+    /// Name of a tiny checkpoint; `None` is the embedded target.
+    checkpoint: Option<&'static str>,
     /// Numbers of a hidden row.
     pub hidden: u32,
     /// Ids of the vocabulary.
     pub vocab: u32,
     /// Layers whose hidden states the drafters read.
     pub feature_layers: &'static [u32],
+    /// Positions of a place in the store that the longest prompts nearly fill. A sequence that grows
+    /// beyond it needs more memory, and another one may be preempted.
+    place: usize,
     /// Of the worker that has little memory: hardly more than the longest sequence takes.
     pub tight_bytes: u64,
 }
@@ -36,6 +39,8 @@ pub struct Subject {
 /// The embedded target. 2 MiB of KV and 1 MiB of hidden states are the smallest place.
 pub const DEMO: Subject = Subject {
     name: "interleavings_change_no_token",
+    checkpoint: None,
+    place: 256,
     hidden: 256,
     vocab: 4096,
     feature_layers: &[1, 3, 5, 6],
@@ -46,30 +51,45 @@ pub const DEMO: Subject = Subject {
 /// 64 KiB of hidden states, and the tape of a block 55 KiB.
 pub const HYBRID: Subject = Subject {
     name: "interleavings_leave_states_alone",
+    checkpoint: Some("qwen3_5-tiny"),
+    place: 256,
     hidden: 32,
     vocab: 300,
     feature_layers: &[0, 2],
     tight_bytes: 450 << 10,
 };
 
-/// The directory's name of [`HYBRID`].
-const HYBRID_CHECKPOINT: &str = "qwen3_5-tiny";
+/// A tiny target with windows of 24 positions, of which a slot keeps 576, and with experts. Its
+/// longest prompts go past these, so that rows of a window lie where older ones were.
+pub const WINDOWED: Subject = Subject {
+    name: "interleavings_keep_windows_and_experts_apart",
+    checkpoint: Some("gemma4-tiny-moe"),
+    place: 1024,
+    hidden: 64,
+    vocab: 192,
+    feature_layers: &[0, 2],
+    tight_bytes: 1_100 << 10,
+};
 
 impl Subject {
-    /// Directory of the checkpoint.
-    pub fn dir(&self) -> PathBuf {
-        if self.is_hybrid() { golden(HYBRID_CHECKPOINT) } else { demo() }
+    /// Directory of the checkpoint; a copy with a longer context if its prompts need one.
+    pub fn dir(&self) -> Checkpoint {
+        match self.checkpoint {
+            None => Checkpoint::InRepository(demo()),
+            Some(name) if self.place > 512 => Checkpoint::Copy(with_long_context(name)),
+            Some(name) => Checkpoint::InRepository(golden(name)),
+        }
     }
 
-    /// Whether it has recurrent layers.
-    pub fn is_hybrid(&self) -> bool {
-        self.name == HYBRID.name
+    /// Whether the stream of a prompt outgrows the subject's place.
+    pub fn outgrows(&self, prompt: &[u32]) -> bool {
+        prompt.len() > self.place - 20
     }
 
     /// The drafter of the worker's configuration, by whose layers hidden states are kept before one
     /// is linked.
     pub fn drafter(&self) -> String {
-        if self.is_hybrid() {
+        if self.checkpoint.is_some() {
             return String::new();
         }
         demo().with_file_name("drafter").display().to_string()
@@ -77,10 +97,10 @@ impl Subject {
 
     /// Prompts, most of them short, and text that follows them.
     fn cases(&self) -> Vec<(Vec<u32>, Vec<u32>)> {
-        if self.is_hybrid() {
-            let greedy = cases_of(HYBRID_CHECKPOINT);
+        if let Some(name) = self.checkpoint {
+            let (greedy, ids) = (cases_of(name), self.vocab - 10);
             let prompt =
-                |at: u32| (0..5 + 3 * at).map(|place| 4 + (place * 7 + 31 * at) % 290).collect();
+                |at: u32| (0..5 + 3 * at).map(|place| 4 + (place * 7 + 31 * at) % ids).collect();
             return (0..12)
                 .map(|at: u32| (prompt(at), greedy[at as usize % greedy.len()].1.clone()))
                 .collect();
@@ -91,6 +111,21 @@ impl Subject {
         let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
         let cases = golden["cases"].as_array().expect("cases").iter();
         cases.map(|case| (ids(&case["prompt"]), ids(&case["greedy"]))).collect()
+    }
+}
+
+/// A checkpoint's directory.
+pub enum Checkpoint {
+    InRepository(PathBuf),
+    Copy(TempDir),
+}
+
+impl Checkpoint {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::InRepository(path) => path,
+            Self::Copy(dir) => dir.path(),
+        }
     }
 }
 
@@ -120,6 +155,8 @@ pub struct Solo {
     pub request: Generation,
     pub ids: Vec<u32>,
     pub margins: Vec<f32>,
+    /// Whether its stream outgrows the subject's place.
+    pub is_long: bool,
     /// Of those that ask for them.
     pub logprobs: Vec<TokenLogprobs>,
 }
@@ -135,13 +172,14 @@ pub fn requests(subject: &Subject) -> Vec<Generation> {
     let short = cases.iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.len() < 40);
     let mut prompts: Vec<Vec<u32>> = vec![];
     for (at, prompt) in short.enumerate() {
-        let begun = |length: usize, from: usize| {
-            [&talk[from..from + length - prompt.len()], prompt].concat()
+        let begun = |length: usize, from: usize| -> Vec<u32> {
+            let talk = talk.iter().cycle().skip(from).take(length - prompt.len());
+            talk.chain(prompt).copied().collect()
         };
         prompts.push(match at % 4 {
             0 | 1 => prompt.clone(),
             2 => begun(100 + 7 * at, 0),
-            _ => begun(SMALLEST - 2 - at, 0),
+            _ => begun(subject.place - 2 - at, 0),
         });
     }
     let warm = SamplingRule { temperature: 0.8, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY };
@@ -275,7 +313,7 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
         () => dice.roll(MOST_AT_ONCE).min(dice.roll(MOST_AT_ONCE)),
     };
     let beginning = dice.roll(solos.len() as u64);
-    let is_long = |solo: &usize| solos[*solo].request.prompt_ids.len() > SMALLEST - 20;
+    let is_long = |solo: &usize| solos[*solo].is_long;
     let long: Vec<usize> = (0..solos.len()).filter(is_long).collect();
     let (mut requests, mut all) = (vec![], 0);
     for _ in 0..count {
