@@ -52,6 +52,9 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
 /// Script of a drafter for a Feed: anything. `false` ends it.
 pub type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;
 
+/// Reads the hidden states that come with a Feed.
+pub type Watch = Box<dyn FnMut(&Feed, &[u8]) + Send>;
+
 /// Hands a link to the worker and plays its drafter on a thread until the script, or the link,
 /// ends.
 pub fn attach(
@@ -59,6 +62,17 @@ pub fn attach(
     generation: u64,
     welcome: Option<Welcome>,
     script: Script,
+) -> std::thread::JoinHandle<()> {
+    attach_watched(worker, generation, welcome, script, Box::new(|_, _| ()))
+}
+
+/// As [`attach`], with a look at the hidden states.
+pub fn attach_watched(
+    worker: &Worker,
+    generation: u64,
+    welcome: Option<Welcome>,
+    script: Script,
+    watch: Watch,
 ) -> std::thread::JoinHandle<()> {
     let pair = make_pair(SEGMENT_BYTES).expect("a pair");
     let path = worker.dir.path().join("target.link.sock");
@@ -81,19 +95,19 @@ pub fn attach(
         segment_bytes: SEGMENT_BYTES,
     };
     drop(pair.target);
-    let play = move || play(ours, welcome, script);
+    let play = move || play(ours, welcome, script, watch);
     std::thread::Builder::new().name("drafter".into()).spawn(play).expect("a thread")
 }
 
 /// Plays a drafter until the script, or the link, ends. Without a Welcome it leaves in the middle
 /// of the handshake.
-fn play(handover: Handover, welcome: Option<Welcome>, mut script: Script) {
+fn play(handover: Handover, welcome: Option<Welcome>, mut script: Script, mut watch: Watch) {
     let mut end = End::open(handover, Side::Drafter).expect("a link");
-    let (mut greeted, mut hidden) = (false, 0);
+    let (mut greeted, mut row_bytes) = (false, 0);
     loop {
         match end.receive(BOUND) {
             Ok(Some(Frame::Hello(hello))) => {
-                hidden = hello.hidden_size;
+                row_bytes = hello.hidden_size as usize * hello.element.bytes();
                 let Some(welcome) = &welcome else { return };
                 // A newer link may have taken its place.
                 if end.send(Frame::Welcome(welcome.clone())).is_err() {
@@ -103,12 +117,17 @@ fn play(handover: Handover, welcome: Option<Welcome>, mut script: Script) {
             }
             Ok(Some(Frame::MaskRow(row))) => {
                 let row = end.take(&row).expect("fine");
-                assert_eq!(row.len(), hidden as usize * 4);
+                assert_eq!(row.len(), row_bytes);
             }
             Ok(Some(Frame::Feed(feed))) => {
                 assert!(greeted);
-                for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
-                    assert_eq!(end.take(tensor).expect("fine").len() as u64, tensor.length);
+                for (at, tensor) in [&feed.hidden, &feed.bonus].into_iter().enumerate() {
+                    let Some(tensor) = tensor else { continue };
+                    let bytes = end.take(tensor).expect("fine");
+                    assert_eq!(bytes.len() as u64, tensor.length);
+                    if at == 0 {
+                        watch(&feed, &bytes);
+                    }
                 }
                 match script(&mut end, &feed) {
                     Ok(true) => {}

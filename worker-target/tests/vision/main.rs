@@ -22,11 +22,11 @@ use paceline_vocabulary::link::{Feed, ProposalKind};
 use tonic_types::StatusExt as _;
 
 use requests::{
-    ATTENDING, Image, ImageRequest, LINES, NEIGHBOURS, PAGE, SECTIONS, TestImage, Text, VOCAB,
-    VisionModel, golden, request, texts,
+    ATTENDING, HYBRID, Image, ImageRequest, LINES, NEIGHBOURS, PAGE, SECTIONS, TestImage, Text,
+    VOCAB, VisionModel, golden, request, texts,
 };
 use stage::drafter::{Known, Script, oracle, propose_ids, propose_rows, roll};
-use stage::{BOUND, STAMP, Worker, tiny};
+use stage::{BOUND, STAMP, Worker, open, plain_permit, tiny};
 use vision_worker::VisionWorker;
 
 #[tokio::test]
@@ -276,6 +276,76 @@ async fn check_drafts(model: VisionModel) {
                     sum(|one| one.accepted) * 10 >= sum(|one| one.drafted) * 8,
                     "images first: {counts:?}"
                 );
+            }
+        }
+    }
+}
+
+/// A drafter that reads hidden states gets those of an image's rows as of any others: they depend on
+/// the pixels, and so do those of the text after the image.
+#[tokio::test]
+async fn a_drafter_gets_the_hidden_states_of_images() {
+    for model in [ATTENDING, HYBRID] {
+        let mut worker = VisionWorker::of(model, &[]).await;
+        let seen = worker.watch_rows(1).await;
+        let mut of_images = vec![];
+        for seed in [5, 6] {
+            let image = TestImage::random(12, 20, seed);
+            let one = request(&[Text(10, 1), Image(&image), Text(20, 2)], 30);
+            seen.lock().expect("not poisoned").clear();
+            worker.drafted(&one).await;
+            let length = one.prompt().len();
+            let all_came = async {
+                while seen.lock().expect("not poisoned").len() < length {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(BOUND, all_came).await.expect("the prompt's rows come");
+            let seen = seen.lock().expect("not poisoned");
+            let rows: Vec<Vec<u8>> = seen.values().take(length).cloned().collect();
+            of_images.push((one, rows));
+        }
+        let [(one, first), (_, second)] = of_images.as_slice() else { panic!("two") };
+        for (at, (id, rows)) in one.prompt().iter().zip(first.iter().zip(second)).enumerate() {
+            assert_eq!(rows.0 == rows.1, at < 10, "{model:?}, position {at}, id {id}");
+            let halves = rows.0.chunks(rows.0.len() / 2);
+            let is_empty = |half: &[u8]| half.iter().all(|byte| *byte == 0);
+            assert!(!halves.into_iter().any(is_empty), "{model:?}, position {at}: zeros");
+        }
+    }
+}
+
+/// Images of one size in the same text: each request gets the answer about its own, also while
+/// others come and go.
+#[tokio::test]
+async fn images_of_requests_that_run_at_once_are_not_mixed_up() {
+    for model in [ATTENDING, HYBRID] {
+        let worker = VisionWorker::of(model, &[]).await;
+        let images: Vec<TestImage> = (20..32).map(|seed| TestImage::random(6, 8, seed)).collect();
+        let about = |image: &TestImage, scope: &str| {
+            request(&[Text(10, 1), Image(image), Text(5, 2)], 24).warm(3).scope(scope)
+        };
+        let mut alone = vec![];
+        for image in &images {
+            alone.push(worker.ask(&about(image, "alone")).await.0);
+        }
+        let different: std::collections::BTreeSet<_> = alone.iter().collect();
+        assert_eq!(different.len(), images.len(), "{model:?}: a mix-up would not be seen");
+        for round in 0..4 {
+            let scope = format!("round {round}");
+            let stays = images.iter().enumerate().filter(|(at, _)| at % 4 != round);
+            let stays: Vec<usize> = stays.map(|(at, _)| at).collect();
+            let leave = images.iter().skip(round).step_by(4).map(async |image| {
+                let one = worker.submitted(&about(image, &scope));
+                let client = worker.process.client.clone();
+                let mut stream = open(client, one, plain_permit()).await.expect("served");
+                stream.message().await.expect("served").expect("a token");
+            });
+            let asked: Vec<_> = stays.iter().map(|at| about(&images[*at], &scope)).collect();
+            let stay = join_all(asked.iter().map(|one| worker.ask(one)));
+            let (answers, _) = tokio::join!(stay, join_all(leave));
+            for (at, (answer, _)) in stays.iter().zip(answers) {
+                assert_eq!(answer, alone[*at], "{model:?}, {scope}, image {at}");
             }
         }
     }

@@ -1,22 +1,27 @@
 //! The worker with a tiny model that has a vision tower, and its image files.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_proto::internal::v1::{Done, Generation, LinkPhase, Permit};
 use paceline_proto::v1;
-use paceline_vocabulary::link::{ProposalKind, Welcome};
+use paceline_vocabulary::link::{Feed, ProposalKind, Welcome};
 use tonic::Status;
 
 use crate::requests::{ATTENDING, ImageRequest, VisionModel};
-use crate::stage::drafter::{BLOCK, Script, attach, welcome};
+use crate::stage::drafter::{BLOCK, Known, Script, attach, attach_watched, oracle, welcome};
 use crate::stage::{Worker, finish, ids, open, plain_permit, until_link};
 
 /// Turns of the runtime in which the client's connection writes its requests. Two or three are
 /// enough.
 const TURNS: usize = 100;
+
+/// Hidden states by position, as bytes.
+pub type SeenRows = Arc<Mutex<BTreeMap<u32, Vec<u8>>>>;
 
 pub struct VisionWorker {
     pub process: Worker,
@@ -112,6 +117,26 @@ impl VisionWorker {
         let welcome = Welcome { hidden_size: self.model.hidden, ..welcome(generation, proposal) };
         attach(&self.process, generation, Some(welcome), script);
         until_link(&mut beats, generation, LinkPhase::Up).await;
+    }
+
+    /// Links a drafter that proposes nothing. Returns the hidden states that it is sent, by position.
+    pub async fn watch_rows(&mut self, generation: u64) -> SeenRows {
+        let (_, mut beats) = self.process.ready().await;
+        let kind = ProposalKind::Tokens;
+        let welcome = Welcome { hidden_size: self.model.hidden, ..welcome(generation, kind) };
+        let seen = SeenRows::default();
+        let rows = seen.clone();
+        let watch = move |feed: &Feed, bytes: &[u8]| {
+            let count: u32 = feed.contexts.iter().map(|context| context.rows).sum();
+            let positions =
+                feed.contexts.iter().flat_map(|one| one.position..one.position + one.rows);
+            let all = bytes.chunks(bytes.len() / count as usize).map(<[u8]>::to_vec);
+            rows.lock().expect("not poisoned").extend(positions.zip(all));
+        };
+        let script = oracle(Known::default());
+        attach_watched(&self.process, generation, Some(welcome), script, Box::new(watch));
+        until_link(&mut beats, generation, LinkPhase::Up).await;
+        seen
     }
 
     pub async fn held_bytes(&self) -> u64 {
