@@ -66,18 +66,18 @@ pub(super) struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// The variables of a conversation, without special tokens. `content` gives a message's parts the
-    /// form that the template takes. `names_reasoning`: the template has the word `reasoning`, an
-    /// older name of a thought.
+    /// The variables of a conversation, without special tokens. `form` gives a message's content
+    /// and its thought under the name `thinking`, as the template takes them. `names_reasoning`: the
+    /// template has the word `reasoning`, an older name of a thought.
     pub(super) fn new(
         conversation: &'a Conversation,
-        content: impl Fn(&'a Message) -> Content<'a>,
+        form: impl Fn(&'a Message) -> (Content<'a>, &'a str),
         names_reasoning: bool,
     ) -> Self {
         let Conversation { messages, tools, arguments, .. } = conversation;
         let arguments = arguments.iter().map(|(name, value)| (name.as_str(), value));
         let arguments = arguments.filter(|(name, _)| !OWN_NAMES.contains(name));
-        let message = |message| message_variables(message, content(message), names_reasoning);
+        let message = |message| message_variables(message, form(message), names_reasoning);
         Self {
             arguments: [("documents", &Value::Null)].into_iter().chain(arguments).collect(),
             messages: messages.iter().map(message).collect(),
@@ -112,16 +112,11 @@ struct MessageVariables<'a> {
 
 fn message_variables<'a>(
     message: &'a Message,
-    content: Content<'a>,
+    (content, thinking): (Content<'a>, &'a str),
     names_reasoning: bool,
 ) -> MessageVariables<'a> {
     MessageVariables {
-        // gpt-oss' template refuses a thought under this name beside a text and calls.
-        thinking: if message.calls.is_empty() || message.has_no_content() {
-            &message.reasoning
-        } else {
-            ""
-        },
+        thinking,
         role: message.role.word(),
         content,
         name: &message.name,

@@ -27,6 +27,8 @@ pub(super) struct Capabilities {
     pub(super) system_anywhere: bool,
     /// No ids of tool calls but those of nine letters and digits.
     pub(super) short_ids_alone: bool,
+    /// A text beside calls is refused if the message has `thinking`.
+    pub(super) thinking_replaces_text: bool,
 }
 
 /// When a template shows a part of a conversation.
@@ -55,6 +57,7 @@ impl Capabilities {
         reasoning: true,
         system_anywhere: true,
         short_ids_alone: false,
+        thinking_replaces_text: false,
     };
 
     /// Whether the template shows all that tools need.
@@ -84,6 +87,12 @@ impl Capabilities {
             Shown::Never => Some((field, NO_TOOLS)),
             Shown::BesideTools | Shown::Always => None,
         })
+    }
+
+    /// The thought of a message under its older name `thinking`. Empty if it would be refused.
+    pub(super) fn thinking(self, message: &Message) -> &str {
+        let refused = self.thinking_replaces_text && !message.calls.is_empty();
+        if refused && !message.has_no_content() { "" } else { &message.reasoning }
     }
 
     /// One part as text, several as a list. A template that takes only one of the two forms gets

@@ -116,9 +116,9 @@ impl Engine {
         conversation: &Conversation,
         capabilities: Capabilities,
     ) -> Result<String, RenderError> {
-        let content = |message| capabilities.content(message);
+        let form = |message| (capabilities.content(message), capabilities.thinking(message));
         let names_reasoning = self.names.keys.contains("reasoning");
-        let mut variables = Variables::new(conversation, content, names_reasoning);
+        let mut variables = Variables::new(conversation, form, names_reasoning);
         (variables.bos_token, variables.eos_token) =
             (self.tokens.bos.as_deref(), self.tokens.eos.as_deref());
         let mut output = BoundedOutput(Vec::new());
@@ -180,8 +180,9 @@ impl io::Write for BoundedOutput {
 }
 
 /// Replaces `{% generation %}`, which marks what training counts and is not Jinja, by a block that
-/// is always true. The block keeps the tag's whitespace control.
-pub(super) fn without_generation_tags(source: &str) -> String {
+/// is always true. The block keeps the tag's whitespace control. Doubles a line break after
+/// `{% raw %}`: the engine removes one, and Jinja2 none.
+pub(super) fn for_engine(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
@@ -191,6 +192,12 @@ pub(super) fn without_generation_tags(source: &str) -> String {
         match tag.trim_start_matches("{%").trim_matches(['-', '+']).trim() {
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            "raw" if !tag.ends_with('-') && rest[at + length..].starts_with("%}\n") => {
+                out.push_str(tag);
+                out.push_str("%}\n");
+                rest = &rest[at + length + "%}".len()..];
+                continue;
+            }
             _ => out.push_str(tag),
         }
         rest = &rest[at + length..];

@@ -25,7 +25,7 @@ use super::resent::AssistantMarkup;
 
 use capabilities::{Capabilities, NO_TOOLS, Shown};
 use effort::EffortWords;
-use engine::{Engine, MAX_OUTPUT_BYTES, too_large, without_generation_tags};
+use engine::{Engine, MAX_OUTPUT_BYTES, for_engine, too_large};
 
 pub(super) use engine::SpecialTokens;
 
@@ -305,7 +305,7 @@ fn delimiter_probes(
 
 /// The source as Jinja2 reads it: each line ends in a line feed, and marks of training are gone.
 fn in_lines(source: &str) -> String {
-    without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"))
+    for_engine(&source.replace("\r\n", "\n").replace('\r', "\n"))
 }
 
 /// All markup of a template: special tokens, added tokens that the template uses, and turn

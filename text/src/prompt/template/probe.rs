@@ -26,6 +26,7 @@ pub(super) fn capabilities(engine: &Engine) -> Capabilities {
         reasoning: probe.shows(thoughts(), &["th0ught"]) == Ok(true),
         system_anywhere: probe.shows_system_anywhere(),
         short_ids_alone: probe.refuses_long_ids(),
+        thinking_replaces_text: probe.refuses_text_beside_thinking(),
         ..probe.content
     }
 }
@@ -108,6 +109,13 @@ impl Probe<'_> {
             }
         }
         self.shows(long, &[]).is_err() && self.shows(history(), &[]).is_ok()
+    }
+
+    /// Whether the template takes a thought before a call, and refuses a text between the two.
+    fn refuses_text_beside_thinking(&self) -> bool {
+        let mut said = thoughts();
+        said.messages[1].parts = message(Role::Assistant, &["sa1d"]).parts;
+        self.shows(said, &[]).is_err() && self.shows(thoughts(), &[]).is_ok()
     }
 
     /// Whether tools are shown: beside a question, a system message, or messages with calls, whose

@@ -268,6 +268,35 @@ fn a_thought_has_the_names_that_the_reference_gives_it() {
 }
 
 #[test]
+fn a_thought_beside_text_and_calls_has_its_older_name_unless_the_template_objects() {
+    // LFM2.5's template reads this name alone.
+    let reading = "{% for m in messages %}[{{ m.role }} {{ m.content }} {{ m.thinking }}\
+        {{ m.tool_calls | tojson if m.tool_calls }}]{% endfor %}{{ tools | tojson if tools }}";
+    let calling = Message {
+        calls: vec![call("read")],
+        reasoning: "so".into(),
+        ..message("assistant", &["y"])
+    };
+    let said = vec![message("user", &["x"]), calling];
+    let shown = render(reading, &said).expect("renders");
+    assert!(shown.contains("[assistant y so"), "{shown}");
+    // gpt-oss' template refuses both. The text and the call count.
+    let objecting = format!(
+        "{{% for m in messages %}}{{% if m.tool_calls and m.content and m.thinking %}}\
+        {{{{ raise_exception('one of both') }}}}{{% endif %}}{{% endfor %}}{reading}"
+    );
+    let shown = render(&objecting, &said).expect("renders");
+    assert!(shown.contains("[assistant y [{"), "{shown}");
+}
+
+#[test]
+fn a_line_break_after_raw_stays() {
+    let source = "<u>{% raw %}\n{{ x }}{% endraw %}\n{{ messages[0].content }}\
+        {%- raw -%}\n y{% endraw %}{% raw %}\n{% endraw %}";
+    assert_eq!(render(source, &[message("user", &["x"])]).as_deref(), Ok("<u>\n{{ x }}xy\n"));
+}
+
+#[test]
 fn calls_that_a_template_shows_beside_tools_are_served_beside_tools() {
     let source = "{% for m in messages %}[{{ m.role }} {{ m.content }}]\
         {% if tools and m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}\
