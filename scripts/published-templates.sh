@@ -9,14 +9,18 @@ folder=$1
 rm -rf "$folder"
 mkdir -p "$folder/packages" "$folder/sources"
 python3 -m venv "$folder/venv"
-pip() {
-    PATH="$folder/venv/bin:$PATH" "$folder/venv/bin/python" -m pip --quiet --disable-pip-version-check "$@" || exit 75
+python=$folder/venv/bin/python
+"$python" -m pip --quiet --disable-pip-version-check install transformers==5.24.0 jinja2==3.1.6 unearth==0.19.0 || exit 75
+index=${PIP_INDEX_URL:-$("$python" -m pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}
+# pip runs the build of a source archive that it downloads, and vllm's needs torch. unearth fetches the file alone.
+archive() {
+    "$python" -m unearth --index-url "$index" --python-version 3.13 --download "$folder/packages" "$@" >/dev/null || exit 75
 }
-# llama-cpp-python's source has llama.cpp's models/templates; pip asks its build system for the version, and that needs cmake.
-pip install transformers==5.24.0 jinja2==3.1.6 scikit-build-core cmake ninja
-pip download --no-deps --dest "$folder/packages" trl==1.16.0
-pip download --no-deps --dest "$folder/packages" --no-binary :all: axolotl==0.19.0
-pip download --no-deps --dest "$folder/packages" --no-binary :all: --no-build-isolation llama-cpp-python==0.3.36
+archive --only-binary trl==1.16.0
+archive --no-binary axolotl==0.19.0
+archive --no-binary vllm==0.33.0
+# Its source has llama.cpp's models/templates.
+archive --no-binary llama-cpp-python==0.3.36
 for package in "$folder"/packages/*; do
     python3 - "$package" "$folder/sources" <<'END'
 import pathlib, sys, tarfile, zipfile

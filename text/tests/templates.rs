@@ -91,21 +91,35 @@ enum Comparison {
     Differs(String),
 }
 
-/// Whether the reference's text lacks a tool, a call or an answer of the case.
+/// Whether the reference's text lacks a tool, a call or an answer of the case. The name of a tool
+/// may be in a call alone, and that of a call among the tools, so other parts of them decide.
 fn leaves_out(case: &Value, rendered: &str) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let shown = |value: &Value| rendered.contains(text(value).trim());
-    let tools = list(&case["tools"]).iter().all(|tool| shown(&tool["function"]["name"]));
+    let offered = |tool: &Value| {
+        // Templates escape what comes after it.
+        let described = text(&tool["function"]["description"]);
+        rendered.contains(described.split('<').next().unwrap_or_default())
+    };
     let messages = list(&case["messages"]);
     let mut calls = messages.iter().flat_map(|message| list(&message["tool_calls"]));
-    // The name may be among the tools, so the arguments decide.
     let called = |call: &Value| {
         let arguments = object(&call["function"]["arguments"]);
         shown(&call["function"]["name"])
-            && arguments.values().filter_map(Value::as_str).all(|text| rendered.contains(text))
+            && arguments.values().filter_map(Value::as_str).all(|value| alone(rendered, value))
     };
     let answers = messages.iter().filter(|message| message["role"] == "tool");
-    !(tools && calls.all(|call| called(&call)) && answers.into_iter().all(|m| shown(&m["content"])))
+    !(list(&case["tools"]).iter().all(offered)
+        && calls.all(|call| called(&call))
+        && answers.into_iter().all(|m| shown(&m["content"])))
+}
+
+/// Whether a text has a word that is no part of another word.
+fn alone(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let around = [text[..at].chars().next_back(), text[at + word.len()..].chars().next()];
+        around.iter().flatten().all(|character| !character.is_alphanumeric())
+    })
 }
 
 fn compared(template: &Template, case: &Value) -> Comparison {
@@ -207,6 +221,28 @@ fn skipped() -> Option<String> {
     Some(reason)
 }
 
+/// Templates with texts that differ. docs/operations.md, "Chat templates", has the reasons.
+const DIFFERENT: [&str; 13] = [
+    // Content is a list, and the conversations have texts.
+    "idefics3",
+    "llava_next",
+    "smolvlm",
+    "nemotron_embed_vl",
+    "vlm2vec",
+    // A thought within the text of an answer is moved to its field.
+    "Spark2.5",
+    "Laguna-S-2.1",
+    "qwen3_8",
+    // A thought is read as `reasoning`.
+    "tool_chat_template_gemma4",
+    "template_minicpmv45",
+    "Solar-Open-100B",
+    // The template searches its own text.
+    "nemotron_3",
+    // A text is marked `safe`.
+    "functionary",
+];
+
 /// Compares the renderings of the templates of packages, which `scripts/published-templates.sh`
 /// takes and renders. Names of templates are paths.
 #[test]
@@ -251,7 +287,10 @@ fn published_templates_are_rendered() {
         differs.join("\n")
     );
     assert!(same > 1_000, "expected the renderings of the packages, found {same}");
-    // Tools that a template does not list are refused, also if it shows the calls of them.
-    let objections = refused.iter().filter(|place| !place.contains("NoTools")).count();
-    assert_eq!(objections, 0, "renderings that fail here alone");
+    assert_eq!(refused, Vec::<String>::new(), "renderings that are refused here alone");
+    differs.retain(|place| {
+        let place = place.lines().next().unwrap_or_default();
+        !DIFFERENT.iter().any(|name| place.contains(name))
+    });
+    assert_eq!(differs, Vec::<String>::new(), "texts that differ without a reason");
 }

@@ -2,7 +2,7 @@
 
     python published.py FOLDER OUTPUT       FOLDER: where the packages' source files lie (any depth)
 
-    pip download --no-deps trl==1.16.0; pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 axolotl==0.19.0
+    scripts/published-templates.sh fetches the packages, and makes FOLDER.
 
 Files that are the same are rendered once. The form of OUTPUT is that of fixtures.json, with the template's source in each case.
 """
