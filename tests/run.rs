@@ -200,6 +200,13 @@ impl Newcomer {
 #[test]
 fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
     let (stack, newcomer) = (Stack::new(""), Newcomer::new());
+    let inspected = |name: &str| {
+        let line = format!("paceline inspect {name} --json");
+        newcomer.shell(&stack, &line).output().expect("it starts")
+    };
+    let absent = inspected("org/name");
+    assert_eq!(absent.status.code(), Some(2), "{absent:?}");
+    assert!(text(&absent.stderr).contains("run `paceline pull org/name`"), "{absent:?}");
     let line = "exec paceline serve --model org/name --drafter off";
     let log = std::fs::File::create(stack.path("serve.log")).expect("made");
     let mut serve = newcomer.shell(&stack, line);
@@ -226,6 +233,18 @@ fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
     let line = "paceline run org/name 'List three fruits.' --max-tokens 4 --offline";
     let (answer, _) = done(&newcomer.shell(&stack, line).output().expect("it starts"));
     assert!(!answer.trim().is_empty());
+    // `inspect` finds what was fetched, and it is what the hub has.
+    let facts = |name: &str| {
+        let object: Value = serde_json::from_str(&done(&inspected(name)).0).expect("JSON");
+        ["model", "template"].map(|part| object[part].clone())
+    };
+    let [mut fetched, mut original] = ["org/name", "./demo/target"].map(facts);
+    assert_eq!(fetched[0]["name"], "org/name");
+    for model in [&mut fetched[0], &mut original[0]] {
+        model.as_object_mut().expect("an object").retain(|key, _| key != "name" && key != "path");
+    }
+    assert_eq!(fetched, original);
+    assert!(original[0]["parameters"].as_u64().is_some_and(|parameters| parameters > 0));
     assert_eq!(newcomer.hub.requests().len(), asked);
     stack.sweep();
 }
