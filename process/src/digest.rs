@@ -1,6 +1,7 @@
 //! Digests: of files, by which two models prove that they have the same tokens, and of what files
 //! are named by.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 use std::path::Path;
 use std::time::SystemTime;
@@ -53,6 +54,21 @@ pub fn of_checkpoint(dir: &Path, settings: &str) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// A number that stands for the names, sizes and times of a directory's files; of a file, for its
+/// own. No file is read.
+pub fn of_names(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    files.push(path.to_owned());
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        let about = std::fs::metadata(&file).ok().filter(|about| about.is_file());
+        (file, about.map(|about| (about.len(), about.modified().ok()))).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -77,6 +93,26 @@ mod tests {
         let different: std::collections::BTreeSet<&String> = all.iter().collect();
         assert_eq!(different.len(), all.len());
         assert_eq!(super::of_checkpoint(&path("nowhere"), "").len(), 64);
+    }
+
+    #[test]
+    fn the_names_sizes_and_times_of_files_have_a_number() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        let now = || super::of_names(dir.path());
+        let mut all = vec![super::of_names(&path("nowhere")), now()];
+        fs::write(path("a"), "text").expect("written");
+        all.push(now());
+        assert_eq!(now(), now());
+        fs::write(path("a"), "texts").expect("written");
+        all.push(now());
+        let file = fs::File::options().write(true).open(path("a")).expect("there");
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("ours");
+        all.push(now());
+        fs::rename(path("a"), path("b")).expect("renamed");
+        all.extend([now(), super::of_names(&path("b"))]);
+        let different: std::collections::BTreeSet<u64> = all.iter().copied().collect();
+        assert_eq!(different.len(), all.len());
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub enum Exit {
     Asked = 0,
     /// Bad configuration.
     Config = 64,
+    /// The model's files are refused: each start with them ends the same.
+    ModelRefused = 65,
     /// A dependency is missing: a model, a port, another process.
     Unavailable = 69,
     /// A bug of this program.

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain, platform};
+use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain};
 use paceline_proto::internal::v1::{PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use paceline_supervisor_core::denial::OrderRefusal;
@@ -149,15 +149,14 @@ impl<H: Host> Actor<H> {
 
     /// Works until the workers are gone, or left to the next supervisor.
     pub async fn run(mut self) -> OurExit {
-        let own = &self.own;
-        let cause = match own.restarts {
+        let cause = match self.own.restarts {
             0 => "it was started".to_owned(),
             times => format!("it was started again, {times} times in all without an order"),
         };
         let change = Change {
             kind: "supervisor",
             subject: "supervisor".into(),
-            epoch: own.term,
+            epoch: self.own.term,
             ..Default::default()
         };
         self.journal.record(Change { to: "serving".into(), cause, ..change });
@@ -255,17 +254,15 @@ impl<H: Host> Actor<H> {
             Mail::Reported { attachment, report } => Event::Reported { attachment, report },
             Mail::Detached { attachment } => Event::Detached { attachment },
             Mail::Target { reply } => {
-                // The request may have gone.
+                // Here and below: whoever asked may be gone.
                 let _ = reply.send(self.clients.get(&WorkerId::Target).map(WorkerClient::access));
                 return None;
             }
             Mail::Ping { reply } => {
-                // The gateway that asked may be gone.
                 let _ = reply.send(());
                 return None;
             }
             Mail::Status { reply } => {
-                // The caller may be gone.
                 let _ = reply.send(self.snapshot(self.clock.now()));
                 return None;
             }
@@ -279,12 +276,12 @@ impl<H: Host> Actor<H> {
             return;
         }
         self.memory_read = Some(now);
-        let mail = self.mail_tx.clone();
-        tokio::task::spawn_blocking(move || {
-            // If the mailbox is full, the next reading is soon.
-            let _ =
-                mail.try_send(Mail::MemoryRead { available_bytes: platform::available_memory() });
-        });
+        host::read_memory(self.mail_tx.clone());
+    }
+
+    /// Has the files looked at with which this worker is started.
+    fn look_at_files(&self, worker: WorkerId, model: &str) {
+        host::look_at_files(worker, self.served.files(worker, model), self.mail_tx.clone());
     }
 
     /// A request is over: it is logged, and counted if it ended well.
@@ -516,6 +513,7 @@ impl<H: Host> Actor<H> {
                 let event = worker::Event::WiredRead(host::wired());
                 self.answers.push_back(Event::Worker(worker, event));
             }
+            worker::Action::LookAtFiles { model } => self.look_at_files(worker, &model),
             worker::Action::Clear => self.clear(worker),
             worker::Action::LogPhase { epoch, from, to, cause } => {
                 let (subject, from, to) = (worker.to_string(), from.into(), to.into());
@@ -565,6 +563,7 @@ impl<H: Host> Actor<H> {
         if let Some(found) = self.find(worker) {
             return found;
         }
+        self.look_at_files(worker, model);
         // A dead one's socket would be taken for the new one's.
         self.clear(worker);
         let epoch = match self.dir.count_up(worker.epoch_file()) {

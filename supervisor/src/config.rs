@@ -138,6 +138,7 @@ mod tests {
         use paceline_process::Exit;
         use paceline_supervisor_core::worker::exit_code;
         assert_eq!(exit_code::BAD_CONFIGURATION, Exit::Config as i32);
+        assert_eq!(exit_code::MODEL_REFUSED, Exit::ModelRefused as i32);
         assert_eq!(exit_code::UNAVAILABLE, Exit::Unavailable as i32);
         assert_eq!(exit_code::INTERNAL_ERROR, Exit::Bug as i32);
         assert_eq!(exit_code::MEMORY_STRANDED, Exit::MemoryStranded as i32);

@@ -1,8 +1,30 @@
-//! The machine below the service: its wired memory, and the exit code that follows from it.
+//! The machine below the service: its memory, the models' files, and the supervisor's exit code.
 
-use paceline_process::{Exit, platform};
-use paceline_supervisor_core::Supervisor;
-use paceline_supervisor_core::worker::WiredReading;
+use std::path::PathBuf;
+
+use paceline_process::{Exit, digest, platform};
+use paceline_supervisor_core::worker::{Event, WiredReading};
+use paceline_supervisor_core::{Supervisor, WorkerId};
+use tokio::sync::mpsc::Sender;
+
+use crate::mailbox::Mail;
+
+/// Reads free memory beside the actor.
+pub(crate) fn read_memory(mail: Sender<Mail>) {
+    read(mail, || Mail::MemoryRead { available_bytes: platform::available_memory() });
+}
+
+/// Looks at a model's files beside the actor: a disk may answer late.
+pub(crate) fn look_at_files(worker: WorkerId, files: PathBuf, mail: Sender<Mail>) {
+    read(mail, move || Mail::Worker(worker, Event::FilesSeen { files: digest::of_names(&files) }));
+}
+
+fn read(mail: Sender<Mail>, reading: impl FnOnce() -> Mail + Send + 'static) {
+    tokio::task::spawn_blocking(move || {
+        // If the mailbox is full, the next reading is soon.
+        let _ = mail.try_send(reading());
+    });
+}
 
 /// The machine's wired memory now; `None` where a kill strands no memory.
 pub(crate) fn wired() -> Option<WiredReading> {

@@ -6,9 +6,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
-use paceline_process::config::ConfigError;
+use paceline_process::config::{ConfigError, TARGET_HEAD};
 use paceline_process::{Config, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_supervisor_core::WorkerId;
 use paceline_vocabulary::chain;
 use serde::Deserialize;
 use tokio::process::Command;
@@ -52,6 +53,14 @@ impl TargetSetup {
             variables: config.model_variables().into(),
             drafters: config::plan(config).models,
         })
+    }
+
+    /// The files of a worker that is started with this model.
+    pub(crate) fn files(&self, worker: WorkerId, model: &str) -> PathBuf {
+        match worker {
+            WorkerId::Drafter(_) if model != TARGET_HEAD => model.into(),
+            _ => self.model_dir.clone(),
+        }
     }
 }
 

@@ -131,7 +131,10 @@ fn engine_thread(
             tracing::error!(cause, "cannot load the drafter");
             context.progress.fail(cause);
             context.pulse.now();
-            Exit::Unavailable
+            match error {
+                StartError::Load { cause, .. } if cause.is_lasting() => Exit::ModelRefused,
+                _ => Exit::Unavailable,
+            }
         }
     };
     drop(listener);

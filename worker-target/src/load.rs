@@ -49,7 +49,9 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Model(#[from] LoadError),
     #[error(transparent)]
-    TooLarge(#[from] DoesNotFit),
+    TooLarge(DoesNotFit),
+    #[error(transparent)]
+    TooLargeForEver(DoesNotFit),
     #[error("cannot make the KV store")]
     Store(#[source] ModelError),
     #[error("cannot tell how much memory is free; set kv.budget_bytes")]
@@ -58,6 +60,14 @@ pub(crate) enum StartError {
         "kv.budget_bytes is {budget}, the shortest sequence of this model holds {needed} bytes"
     )]
     Budget { budget: u64, needed: u64 },
+}
+
+impl StartError {
+    /// Whether each load of the same files ends the same.
+    pub(crate) fn is_lasting(&self) -> bool {
+        matches!(self, Self::TooLargeForEver(_))
+            || matches!(self, Self::Model(error) if error.is_lasting())
+    }
 }
 
 /// Loads the target and makes the engine, with `kv_percent` of the KV budget. Sets `known` once the
@@ -172,8 +182,11 @@ fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> 
     for note in &plan.notes {
         tracing::warn!(note, "checkpoint");
     }
-    let usable = platform::available_memory().map(device::usable_memory);
-    Fit::new(&plan, config, usable).map_err(StartError::Store)?.check()?;
+    let fit = |bytes: Option<u64>| {
+        Fit::new(&plan, config, bytes.map(device::usable_memory)).map_err(StartError::Store)
+    };
+    fit(platform::machine_memory())?.check().map_err(StartError::TooLargeForEver)?;
+    fit(platform::available_memory())?.check().map_err(StartError::TooLarge)?;
     Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)
 }
 

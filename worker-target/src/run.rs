@@ -130,7 +130,7 @@ fn engine_thread(
             tracing::error!(failure, "cannot load the target");
             progress.fail(failure);
             pulse.now();
-            return Exit::Unavailable;
+            return if error.is_lasting() { Exit::ModelRefused } else { Exit::Unavailable };
         }
     };
     progress.set_phase(WorkerPhase::Idle);

@@ -378,7 +378,7 @@ fn a_model_that_is_too_large_is_refused_before_a_weight_is_read() {
     let refused = command.args(["--epoch", "1", "--term", "1"]).output().expect("it starts");
     let log =
         [refused.stdout, refused.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert_eq!(refused.status.code(), Some(69), "{log:?}");
+    assert_eq!(refused.status.code(), Some(65), "{log:?}");
     let figure = reason.split(" and its").next().expect("the first figure");
     assert!(log.concat().contains(figure), "{log:?}");
 }

@@ -266,5 +266,5 @@ async fn a_model_that_cannot_be_loaded_is_reported_and_ends_the_worker() {
     let last = beats.last().expect("a beat");
     assert_eq!(last.phase(), WorkerPhase::Failed);
     assert!(last.failure.contains("config.json"), "{}", last.failure);
-    assert_eq!(worker.wait_end().await, Some(69));
+    assert_eq!(worker.wait_end().await, Some(65));
 }

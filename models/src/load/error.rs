@@ -122,3 +122,15 @@ pub enum LoadError {
     #[error("MLX failed while loading")]
     Mlx(#[from] mlx_rs::error::Exception),
 }
+
+impl LoadError {
+    /// Whether each load of the same files ends the same. A read that failed may succeed later,
+    /// unless the file is not there.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Read { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+            Self::TooLarge { .. } | Self::Mlx(_) => false,
+            _ => true,
+        }
+    }
+}

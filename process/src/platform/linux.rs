@@ -108,23 +108,36 @@ fn hides_processes(mounts: &str) -> bool {
 }
 
 pub(super) fn available_memory() -> Option<u64> {
+    memory("MemAvailable:", true)
+}
+
+pub(super) fn machine_memory() -> Option<u64> {
+    memory("MemTotal:", false)
+}
+
+/// Bytes in this line of /proc/meminfo, or in the control group if it allows fewer.
+fn memory(line: &str, is_free: bool) -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = table.lines().find_map(|text| text.strip_prefix(line))?;
     let machine = line.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = group_memory(&groups, Path::new("/sys/fs/cgroup"));
+    let group = group_memory(&groups, Path::new("/sys/fs/cgroup"), is_free);
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// Bytes that the control group of `groups` (/proc/self/cgroup) and its ancestors still allow, as
-/// in a container. `None` if they have no bound, or are of version 1. Pages of files are evicted
-/// when memory is short, so they count as free, as in MemAvailable.
-fn group_memory(groups: &str, root: &Path) -> Option<u64> {
+/// Bytes that the control group of `groups` (/proc/self/cgroup) and its ancestors allow, as in a
+/// container; with `is_free` those that are still free. `None` if they have no bound, or are of
+/// version 1. Pages of files are evicted when memory is short, so they count as free, as in
+/// MemAvailable.
+fn group_memory(groups: &str, root: &Path, is_free: bool) -> Option<u64> {
     let group = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
     let left = |dir: &Path| {
         let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
         // Without a bound it is the word `max`.
         let most: u64 = read("memory.max")?.trim().parse().ok()?;
+        if !is_free {
+            return Some(most);
+        }
         let current: u64 = read("memory.current")?.trim().parse().ok()?;
         let stat = read("memory.stat").unwrap_or_default();
         let files = stat.lines().filter_map(|line| {
@@ -250,7 +263,8 @@ mod tests {
                 std::fs::write(dir.join(name), format!("{text}\n")).expect("a file");
             }
         };
-        let left = |groups: &str| group_memory(groups, root);
+        let left = |groups: &str| group_memory(groups, root, true);
+        let all = |groups: &str| group_memory(groups, root, false);
         group("pod/worker", "max", 700, "");
         assert_eq!(left("0::/pod/worker\n"), None, "nothing is bounded");
         // Files do not count as held, and what the pod has is not the worker's alone.
@@ -260,6 +274,7 @@ mod tests {
         assert_eq!(left("1:name=systemd:/x\n0::/pod/worker\n"), Some(100));
         group("pod/worker", "500", 600, "");
         assert_eq!(left("0::/pod/worker\n"), Some(0), "over its bound");
+        assert_eq!(all("0::/pod/worker\n"), Some(500), "the bound itself");
         // In a container its own group is the root.
         group("", "2000", 500, "inactive_file 100");
         assert_eq!((left("0::/\n"), left("0::/elsewhere\n")), (Some(1_600), Some(1_600)));

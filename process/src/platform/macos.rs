@@ -146,7 +146,10 @@ pub(super) fn peak_memory_bytes(pid: u32) -> Option<u64> {
 
 pub(super) fn wired_memory() -> Option<super::WiredMemory> {
     let pages = u64::from(vm_statistics()?.wire_count);
-    Some(super::WiredMemory { wired_bytes: pages * page_bytes()?, machine_bytes: machine_bytes()? })
+    Some(super::WiredMemory {
+        wired_bytes: pages * page_bytes()?,
+        machine_bytes: machine_memory()?,
+    })
 }
 
 /// Bytes of a page as host_statistics64 counts them: the kernel's page, which sysconf reports.
@@ -156,7 +159,7 @@ fn page_bytes() -> Option<u64> {
 }
 
 /// All bytes of the machine (sysctl(3): hw.memsize, 64 bits).
-fn machine_bytes() -> Option<u64> {
+pub(super) fn machine_memory() -> Option<u64> {
     let mut bytes: u64 = 0;
     let mut length: libc::size_t = std::mem::size_of::<u64>();
     // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `bytes` and sets

@@ -68,6 +68,12 @@ pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
 
+/// Bytes of memory that this process could have on the machine if it had it alone; within its
+/// control group on Linux. `None` if the system does not tell.
+pub fn machine_memory() -> Option<u64> {
+    system::machine_memory()
+}
+
 /// The most memory that a process has held since its start, in bytes. Linux counts resident pages,
 /// those of mapped files included, and no memory of a GPU. macOS counts the footprint, which has
 /// the GPU's memory in it. `None` if there is no such process, or the system does not tell.

@@ -388,7 +388,7 @@ fn a_drafter_that_cannot_be_loaded_reports_why_and_exits() {
     let mut worker = Worker::start(Path::new("/nonexistent"));
     let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Failed);
     assert!(beat.failure.contains("/nonexistent"), "{}", beat.failure);
-    assert_eq!(worker.wait_end(), Some(69));
+    assert_eq!(worker.wait_end(), Some(65));
 }
 
 #[test]

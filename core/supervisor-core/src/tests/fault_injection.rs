@@ -24,6 +24,8 @@ pub(crate) enum Bug {
     LostPermit,
     /// Waiting requests are admitted in the order of their arrival, whatever their keys run.
     UnfairTurn,
+    /// A refusal of the model's files is taken for another failure of a start.
+    MissedRefusal,
 }
 
 /// A core with at most one bug planted around it.
@@ -68,6 +70,11 @@ impl FaultySupervisor {
     }
 
     fn alter_event(&self, event: Event) -> Event {
+        let refused = worker::WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+        let is_refusal = matches!(
+            &event,
+            Event::Worker(_, worker::Event::Exited { exit, .. }) if *exit == refused
+        );
         match (self.bug, event) {
             (Some(Bug::OldEpoch), Event::Worker(id, event)) => {
                 let worker = match id {
@@ -84,6 +91,13 @@ impl FaultySupervisor {
             (Some(Bug::UnfairTurn), Event::Submitted { ticket, mut summary }) => {
                 summary.key = KeyId::NONE;
                 Event::Submitted { ticket, summary }
+            }
+            (
+                Some(Bug::MissedRefusal),
+                Event::Worker(id, worker::Event::Exited { epoch, log, .. }),
+            ) if is_refusal => {
+                let exit = worker::WorkerExit::Code(worker::exit_code::INTERNAL_ERROR);
+                Event::Worker(id, worker::Event::Exited { epoch, exit, log })
             }
             (_, event) => event,
         }

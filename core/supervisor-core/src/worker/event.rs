@@ -37,6 +37,8 @@ pub enum Event {
     Exited { epoch: Epoch, exit: WorkerExit, log: String },
     /// The machine's wired memory was read; `None`: the system does not say.
     WiredRead(Option<WiredReading>),
+    /// The model's files were looked at; another number stands for other files.
+    FilesSeen { files: u64 },
     /// It broke the protocol of its link: it is ended at once, and the end counts as unexpected.
     Condemned { epoch: Epoch, cause: String },
     /// The service takes nothing new: no epoch follows the present one.
@@ -62,6 +64,7 @@ impl Event {
             Event::Frozen { .. } => "frozen",
             Event::Exited { .. } => "exited",
             Event::WiredRead(_) => "wired memory read",
+            Event::FilesSeen { .. } => "files seen",
             Event::Condemned { .. } => "condemned",
             Event::DrainAsked => "drain asked",
             Event::EndAsked { .. } => "end asked",
@@ -92,8 +95,10 @@ pub enum Action {
     /// Read the machine's wired memory and answer `WiredRead` at once.
     ReadWired,
     /// Start a process with this model and answer `Spawned` or `SpawnFailed`. If an earlier process
-    /// is left, answer `Found` instead.
+    /// is left, answer `Found` instead. Look at the model's files as well.
     Spawn { model: String },
+    /// Look at this model's files and answer `FilesSeen`.
+    LookAtFiles { model: String },
     /// Send the control message to end, at once, and answer `StopAnswered`.
     AskStop { epoch: Epoch, cause: String },
     /// Send SIGTERM.

@@ -13,6 +13,8 @@ use crate::capacity::Capacity;
 pub mod exit_code {
     /// Bad configuration.
     pub const BAD_CONFIGURATION: i32 = 64;
+    /// The model's files are refused: each start with them ends the same.
+    pub const MODEL_REFUSED: i32 = 65;
     /// A file, port or process that it needs is missing.
     pub const UNAVAILABLE: i32 = 69;
     /// An internal error.
@@ -41,6 +43,7 @@ impl fmt::Display for WorkerExit {
             WorkerExit::Code(code) => {
                 let known = [
                     (exit_code::BAD_CONFIGURATION, "bad configuration"),
+                    (exit_code::MODEL_REFUSED, "the model is refused"),
                     (exit_code::UNAVAILABLE, "something it needs is missing"),
                     (exit_code::INTERNAL_ERROR, "internal error"),
                     (exit_code::MEMORY_STRANDED, "host memory is stranded"),

@@ -12,6 +12,7 @@ mod identity;
 mod life;
 mod phase;
 mod process_memory;
+mod refusal;
 mod restart;
 mod settings;
 mod status;
@@ -32,6 +33,7 @@ pub use life::{Life, WorkerDescription, WorkerExit, exit_code};
 use phase::UnexpectedEnd;
 pub use phase::{HangKind, Phase, StopReason, StopStage, SuspectReason};
 pub use process_memory::ProcessMemory;
+use refusal::ModelFiles;
 pub use restart::{Restart, RestartBudget, RestartPauses};
 pub use settings::{WorkerSettings, WorkerTimeouts};
 pub use wired::{WiredReading, stranded_sentence};
@@ -50,6 +52,14 @@ impl WorkerKind {
         match self {
             WorkerKind::Target => "the target",
             WorkerKind::Drafter => "the drafter",
+        }
+    }
+
+    /// Its name in commands.
+    fn part(self) -> &'static str {
+        match self {
+            WorkerKind::Target => "target",
+            WorkerKind::Drafter => "drafter",
         }
     }
 }
@@ -83,6 +93,7 @@ pub struct Worker {
     described: Option<Arc<WorkerDescription>>,
     budget: RestartBudget,
     host_memory: HostMemory,
+    files: ModelFiles,
     restarts: u32,
     last_epoch: Epoch,
     /// No epoch follows: the service drains.
@@ -108,6 +119,7 @@ impl Worker {
             described: None,
             budget: RestartBudget::new(restarts, restart_period_ms, RestartPauses::WORKER),
             host_memory: HostMemory::default(),
+            files: ModelFiles::default(),
             restarts: 0,
             last_epoch: Epoch(0),
             retired: false,
@@ -130,6 +142,10 @@ impl Worker {
             }
             Event::WiredRead(reading) => {
                 self.on_wired_read(*reading, now, &mut out);
+                return out;
+            }
+            Event::FilesSeen { files } => {
+                self.on_files_seen(*files, now, &mut out);
                 return out;
             }
             Event::Exited { exit, .. } => self.note_end(*exit),
@@ -318,6 +334,7 @@ impl Worker {
                     self.restart("the pause is over", now, &mut out);
                 }
             }
+            Phase::Failed { .. } if self.is_refused() => self.look_at_files(now, &mut out),
             Phase::Failed { .. } => self.restart("tried again", now, &mut out),
             Phase::Stopped => {}
         }

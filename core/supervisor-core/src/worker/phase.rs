@@ -28,7 +28,8 @@
 //! - any → Starting: the process ended unexpectedly; the restart budget allows a start at once.
 //! - any → Failed: the process ended unexpectedly; the restart budget is spent. The next try is
 //!   minutes away.
-//! - BackingOff, Failed → Starting: the pause is over, or a start is asked for.
+//! - BackingOff, Failed → Starting: the pause is over, or a start is asked for. After a refusal of the
+//!   model's files Failed ends only when they change, or by an order ([`super::refusal`]).
 //! - any → BackingOff → Starting or Failed: the process was killed on a system where that can strand
 //!   memory, and the memory is waited for ([`super::host_memory`]).
 

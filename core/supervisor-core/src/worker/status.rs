@@ -75,6 +75,9 @@ impl Worker {
                 let sentence = stranded_sentence(self.stranded_bytes().unwrap_or_default());
                 (Reason::HostMemoryStranded, format!("{noun} is not started again: {sentence}"))
             }
+            Phase::Failed { .. } if self.is_refused() => {
+                (Reason::CrashLoop, format!("{noun} cannot be loaded{restarted}"))
+            }
             Phase::Failed { .. } => {
                 (Reason::CrashLoop, format!("{noun} does not stay up{restarted}"))
             }
@@ -102,8 +105,10 @@ impl Worker {
             Phase::Suspect { .. } => self.settings.timeouts.silent_ms,
             Phase::Ending { until, .. } => until.since(now) + come_up,
             Phase::BackingOff { until } => until.since(now) + come_up,
-            Phase::Failed { retry: Some(retry) } => retry.since(now) + come_up,
-            Phase::Failed { retry: None } => 900_000,
+            Phase::Failed { retry: Some(retry) } if !self.is_refused() => {
+                retry.since(now) + come_up
+            }
+            Phase::Failed { .. } => 900_000,
         };
         ms.clamp(SOONEST_RETRY_MS, 3_600_000)
     }
@@ -123,14 +128,12 @@ impl Worker {
                 Some("waits until the memory of the killed process has come back".to_owned())
             }
             Phase::BackingOff { until } => Some(format!("next start in {} s", seconds(until))),
+            Phase::Failed { .. } if self.is_refused() => Some(self.wait_for_files()),
             Phase::Failed { retry: Some(retry) } => {
                 Some(format!("next try in {} s", seconds(retry)))
             }
             Phase::Failed { retry: None } => {
-                let part = match self.kind {
-                    WorkerKind::Target => "target",
-                    WorkerKind::Drafter => "drafter",
-                };
+                let part = self.kind.part();
                 Some(format!("not tried again by itself, only by `paceline restart {part}`"))
             }
             _ => None,

@@ -4,6 +4,7 @@ use paceline_vocabulary::Millis;
 
 use super::life::exit_code;
 use super::phase::UnexpectedEnd;
+use super::refusal::{LOOK_MS, ModelFiles};
 use super::restart::Restart;
 use super::{Action, LastEnd, Phase, StopReason, StopStage, Worker, WorkerExit, WorkerKind};
 
@@ -107,10 +108,13 @@ impl Worker {
             UnexpectedEnd::Exited(exit) => format!("{exit}: {failure}"),
             UnexpectedEnd::NotStarted(cause) | UnexpectedEnd::Hung(cause) => cause.clone(),
         };
+        self.files.refused =
+            matches!(end, UnexpectedEnd::Exited(WorkerExit::Code(exit_code::MODEL_REFUSED)));
         let restart = match end {
+            _ if self.files.refused => Some(Restart::Exhausted { retry: now + LOOK_MS }),
             // Another start would strand more memory.
             UnexpectedEnd::Exited(WorkerExit::Code(exit_code::MEMORY_STRANDED)) => None,
-            // Bad model files or configuration, or no program: an early start would fail again.
+            // Bad configuration, unreadable files or no program: an early start would fail again.
             UnexpectedEnd::Exited(WorkerExit::Code(
                 exit_code::BAD_CONFIGURATION | exit_code::UNAVAILABLE,
             ))
@@ -121,6 +125,9 @@ impl Worker {
                 Some(self.budget.spend(came_up, now))
             }
         };
+        // The words of a refusal are in the cause already.
+        let is_told = self.files.refused && !failure.is_empty();
+        let log = if is_told { String::new() } else { log };
         self.last_end = Some(LastEnd { epoch, cause: cause.clone(), log });
         if epoch.is_some() {
             out.push(Action::Clear);
@@ -130,7 +137,9 @@ impl Worker {
             Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
             Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
             Some(Restart::Exhausted { retry }) => {
-                self.enter(Phase::Failed { retry: Some(retry) }, &cause, out)
+                let wait = self.files.refused.then(|| format!("; {}", self.wait_for_files()));
+                let told = cause.clone() + &wait.unwrap_or_default();
+                self.enter(Phase::Failed { retry: Some(retry) }, &told, out)
             }
             None => self.enter(Phase::Failed { retry: None }, &cause, out),
         }
@@ -149,7 +158,7 @@ impl Worker {
     }
 
     pub(super) fn spawn(&mut self, cause: &str, unasked: bool, now: Millis, out: &mut Vec<Action>) {
-        (self.life, self.is_being_started) = (None, true);
+        (self.life, self.is_being_started, self.files) = (None, true, ModelFiles::default());
         self.host_memory.forget();
         self.budget.started(unasked, now);
         self.log_phase("starting", cause, out);

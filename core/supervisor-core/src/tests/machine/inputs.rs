@@ -44,6 +44,13 @@ impl Machine {
                     self.die(who, WorkerExit::Signal(11));
                 }
             }
+            "unloadable" => {
+                self.faults.unloadable_until[first as usize] = self.now + second;
+                self.files.damaged[first as usize] += 2;
+                if epoch.is_some() {
+                    self.die(who, WorkerExit::Signal(9));
+                }
+            }
             "unstartable" => self.faults.unstartable[first as usize] = second,
             "slow_load" => self.faults.slow_load_ms[first as usize] = second,
             "slow_prefill" => self.faults.slow_until = self.now + first,

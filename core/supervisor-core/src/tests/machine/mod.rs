@@ -22,6 +22,7 @@
 //! - Drafts are allowed again as soon as no measurement is against them (I12).
 //! - The target gets each permit and policy in the end, whatever messages were lost.
 //! - A worker is ended as hung only if it was silent or stuck.
+//! - A target whose files were refused is tried again only with other files, or by an order.
 //!
 //! After each schedule the faults end. Then every wanted process runs again by itself.
 
@@ -41,7 +42,7 @@ use std::fmt::Write as _;
 use crate::tests::testing::*;
 use heartbeats::serves_images;
 use judge::Received;
-use process::{Faults, Process, kind};
+use process::{Faults, ModelFiles, Process, kind};
 use schedule::{Input, Size, draw, shrink};
 
 /// Bytes of KV in all.
@@ -167,6 +168,7 @@ struct Machine {
     processes: BTreeMap<WorkerId, Process>,
     epochs: [u64; 2],
     faults: Faults,
+    files: ModelFiles,
     links: TargetLinks,
     delivered: Delivered,
     received: Received,
@@ -233,6 +235,7 @@ impl Machine {
             processes: BTreeMap::new(),
             epochs: [0; 2],
             faults: Faults::default(),
+            files: ModelFiles::default(),
             links: TargetLinks::ABSENT,
             delivered: Delivered::default(),
             received: Received::default(),
@@ -467,6 +470,15 @@ impl Machine {
                     );
                 }
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
+                Event::Worker(WorkerId::Target, worker::Event::FilesSeen { .. }) => {
+                    self.files.told = true;
+                }
+                // It may be tried once more.
+                Event::Worker(WorkerId::Target, worker::Event::Exited { .. })
+                    if !self.files.told =>
+                {
+                    self.files.refused = None;
+                }
                 _ => {}
             }
             self.received.note(&event, self.now);

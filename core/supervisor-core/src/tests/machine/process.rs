@@ -1,6 +1,7 @@
 //! A worker's process on the simulated machine, and what can be wrong with it.
 
 use crate::tests::testing::*;
+
 /// A process.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
@@ -57,6 +58,8 @@ impl Process {
 pub(super) struct Faults {
     /// Number of next starts that end while they load.
     pub(super) loops: [u64; 2],
+    /// The model's files are refused until then.
+    pub(super) unloadable_until: [u64; 2],
     /// Number of next starts that do not come about.
     pub(super) unstartable: [u64; 2],
     /// Additional milliseconds of the next load.
@@ -75,6 +78,21 @@ pub(super) struct Faults {
     pub(super) gain: Option<u64>,
     /// Percent of the KV budget that is held, and until when.
     pub(super) pressure: (u64, u64),
+}
+
+/// The files of the models.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ModelFiles {
+    /// An even number for files that are refused, the next one once they are mended; index as in
+    /// [`Faults`].
+    pub(super) damaged: [u64; 2],
+    /// At the last start of the target.
+    pub(super) tried: u64,
+    /// The supervisor has the answer of its look at that start.
+    pub(super) told: bool,
+    /// At a refusal of the target that no order was open at, with the number of orders so far and
+    /// the supervisor's term.
+    pub(super) refused: Option<(u64, u64, u64)>,
 }
 
 /// Index of a worker in the arrays of [`Faults`].

@@ -8,12 +8,13 @@ use std::str::FromStr;
 use crate::tests::testing::Random;
 
 /// Words of a schedule, each with the names of its numbers.
-const WORDS: [(&str, &[&str]); 23] = [
+const WORDS: [(&str, &[&str]); 24] = [
     ("request", &["prompt", "max", "wish", "deadline_ms", "hangup_ms"]),
     ("crash", &["who"]),
     ("freeze", &["who", "ms"]),
     ("hang", &["who"]),
     ("loop", &["who", "times"]),
+    ("unloadable", &["who", "ms"]),
     ("unstartable", &["who", "times"]),
     ("slow_load", &["who", "ms"]),
     ("slow_prefill", &["ms"]),
@@ -160,7 +161,7 @@ fn request(random: &mut Random, at: u64) -> Input {
 
 fn fault(random: &mut Random, at: u64) -> Input {
     let who = u64::from(random.below(3) > 0);
-    match random.below(29) {
+    match random.below(30) {
         0..=4 => Input::new(at, "crash", &[who]),
         5 | 6 => Input::new(at, "freeze", &[who, 100 + random.below(20_000)]),
         7 => Input::new(at, "hang", &[who]),
@@ -183,6 +184,7 @@ fn fault(random: &mut Random, at: u64) -> Input {
         ),
         23 => Input::new(at, "free", &[random.below(1_500)]),
         24 | 25 => Input::new(at, "measured", &[random.below(4) * 50]),
+        28 => Input::new(at, "unloadable", &[who, 1_000 + random.below(90_000)]),
         26 | 27 => Input::new(at, "unreached", &[500 + random.below(20_000)]),
         _ => Input::new(at, "silence", &[who, 100 + random.below(9_000)]),
     }

@@ -155,9 +155,39 @@ impl Machine {
             }
             worker::Action::Abandon { .. } => self.require(false, "an Abandon left the core"),
             worker::Action::ReadWired => return Some(worker::Event::WiredRead(None)),
+            worker::Action::LookAtFiles { .. } => self.look_at_files(worker),
             worker::Action::LogPhase { .. } => {}
         }
         None
+    }
+
+    /// The number that stands for the files of the model.
+    fn version(&self, worker: WorkerId) -> u64 {
+        let of = kind(worker);
+        self.files.damaged[of] + u64::from(self.faults.unloadable_until[of] <= self.now)
+    }
+
+    fn look_at_files(&mut self, worker: WorkerId) {
+        let files = self.version(worker);
+        let delay = 1 + self.random.below(20);
+        self.post(
+            delay,
+            Happening::Message(Event::Worker(worker, worker::Event::FilesSeen { files })),
+        );
+    }
+
+    /// A target whose files were refused is started: they are others now, or there was an order.
+    fn judge_try(&mut self) {
+        let files = self.version(WorkerId::Target);
+        (self.files.tried, self.files.told) = (files, false);
+        let Some((refused, orders, term)) = self.files.refused.take() else { return };
+        self.require(
+            refused != files || orders != self.last_order || term != self.term,
+            "refused files are tried again, and nothing has changed",
+        );
+        if refused != files {
+            *self.seen.entry("other files are tried".to_owned()).or_default() += 1;
+        }
     }
 
     fn spawn(&mut self, worker: WorkerId, model: String) -> worker::Event {
@@ -167,7 +197,9 @@ impl Machine {
             self.require(self.term > 1 && !known, "a second process is started");
             return worker::Event::Found { epoch: self.processes[&worker].epoch, pid: 9 };
         }
+        self.look_at_files(worker);
         if worker == WorkerId::Target {
+            self.judge_try();
             // What its last epoch held is free, whether its requests have reported their ends or
             // not.
             for request in self.requests.values_mut() {
@@ -186,7 +218,11 @@ impl Machine {
         let load_ms =
             50 + self.random.below(2_000) + std::mem::take(&mut self.faults.slow_load_ms[of]);
         self.processes.insert(worker, Process::new(epoch, model, self.now, load_ms));
-        if self.faults.loops[of] > 0 {
+        if self.faults.unloadable_until[of] > self.now {
+            let delay = 10 + self.random.below(load_ms);
+            let exit = WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+            self.post(delay, Happening::Dies(worker, epoch, exit));
+        } else if self.faults.loops[of] > 0 {
             self.faults.loops[of] -= 1;
             let (delay, exit) = (
                 10 + self.random.below(400),
@@ -206,6 +242,10 @@ impl Machine {
         let epoch = process.epoch;
         match worker {
             WorkerId::Target => {
+                let is_refused = exit == WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+                let refused = (self.files.tried, self.last_order, self.term);
+                let is_alone = is_refused && self.orders.is_empty();
+                self.files.refused = is_alone.then_some(refused);
                 self.links = TargetLinks::ABSENT;
                 self.delivered = Delivered::default();
                 let running =

@@ -53,6 +53,7 @@ impl Machine {
         let bug = self.core.bug();
         self.core = FaultySupervisor::new(self.settings, self.plan.clone(), Term(self.term), bug);
         self.received = Received::default();
+        self.files.told = false;
         self.write(format!("> supervisor of term {}", self.term));
         *self.seen.entry("succeeded".to_owned()).or_default() += 1;
         for worker in [WorkerId::Drafter(WorkerSlot::First), WorkerId::Drafter(WorkerSlot::Second)]

@@ -61,6 +61,8 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "phase suspect->ready",
             "phase ready->ending",
             "phase failed->starting",
+            "look",
+            "other files are tried",
             "phase ending->backing_off",
             "repermit speculative prior",
             "repermit plain drafter_absent",
@@ -126,6 +128,7 @@ fn planted_bugs_are_caught() {
         (Bug::OldEpoch, "(I7)"),
         (Bug::LostPermit, "(I12)"),
         (Bug::UnfairTurn, "share"),
+        (Bug::MissedRefusal, "nothing has changed"),
     ] {
         let caught = (1..=SUITE).find_map(|seed| {
             let inputs = draw(&mut Random::new(seed), size(seed));

@@ -169,6 +169,7 @@ scenarios!(
     start,
     crash,
     crash_loop,
+    refused_model,
     poison,
     poison_progress,
     hang,

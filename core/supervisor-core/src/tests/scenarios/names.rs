@@ -32,6 +32,7 @@ fn worker_action(action: &worker::Action) -> String {
         worker::Action::Spawn { model } if model.is_empty() => "spawn".into(),
         worker::Action::Spawn { model } => format!("spawn {model}"),
         worker::Action::ReadWired => "read_wired".into(),
+        worker::Action::LookAtFiles { .. } => "look".into(),
         worker::Action::AskStop { epoch, .. } => format!("ask_stop e{epoch}"),
         worker::Action::Terminate { epoch } => format!("terminate e{epoch}"),
         worker::Action::Kill { epoch } => format!("kill e{epoch}"),

@@ -301,6 +301,7 @@ fn worker_event(words: &Words<'_>) -> worker::Event {
             let reached = words.value("reached") == Some("yes");
             worker::Event::StopAnswered { epoch: words.epoch(), reached }
         }
+        "files" => worker::Event::FilesSeen { files: words.number("are").expect("are=1") },
         "frozen" => worker::Event::Frozen { epoch: words.epoch() },
         "exited" => {
             let signal = words.number("signal").map(|signal| WorkerExit::Signal(signal as i32));

@@ -556,6 +556,7 @@ fn random_schedules_keep_the_invariants() {
         "phase suspect->ready",
         "phase suspect->ending",
         "phase failed->starting",
+        "look",
         "phase ending->backing_off",
         "service draining->cutting",
         "service cutting->ending",

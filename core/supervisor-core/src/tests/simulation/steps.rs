@@ -57,7 +57,8 @@ impl World {
                     WorkerExit::Code(0),
                     WorkerExit::Code(69),
                     WorkerExit::Unknown,
-                ][self.random.below(4) as usize];
+                    WorkerExit::Code(65),
+                ][self.random.below(5) as usize];
                 let worker = self.any_worker();
                 let rarely = if self.calm { 4 } else { 1 };
                 if self.random.below(rarely * if worker == WorkerId::Target { 8 } else { 4 }) == 0 {
