@@ -232,3 +232,16 @@ fn selftest_compares_the_lanes_and_the_drafters() {
     let both = done(&stack, "paceline selftest --prompts 1 --drafters ./demo/drafter,lookup");
     has(&both, &["demo/drafter", "lookup"]);
 }
+
+#[test]
+fn a_selftest_ends_after_its_seconds_and_names_what_it_left_out() {
+    let stack = Stack::new("");
+    let output = stack.shell("paceline selftest --prompts 40 --seconds 1").output();
+    let output = output.expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    // 240 prompts three times would take minutes.
+    has(&out, &[": equal", "not checked, as --seconds was over: round 1: ", "sampled: 240 of 240"]);
+    has(&err, &["of 720 prompts"]);
+}

@@ -12,6 +12,8 @@ pub struct Screen {
     err_is_terminal: bool,
     /// The last line on the terminal has no end yet; the next one overwrites it.
     transient: bool,
+    /// The same of standard error.
+    passing: bool,
 }
 
 impl Screen {
@@ -23,6 +25,7 @@ impl Screen {
             out_is_terminal: io::stdout().is_terminal(),
             err_is_terminal: io::stderr().is_terminal(),
             transient: false,
+            passing: false,
         }
     }
 
@@ -34,6 +37,7 @@ impl Screen {
             out_is_terminal: false,
             err_is_terminal: false,
             transient: false,
+            passing: false,
         }
     }
 
@@ -70,6 +74,17 @@ impl Screen {
         self.out_is_terminal
     }
 
+    /// Progress on standard error. On a terminal the next line replaces it; elsewhere it is a whole
+    /// line if it `stays`, else nothing.
+    pub fn progress(&mut self, line: &str, stays: bool) {
+        if self.err_is_terminal {
+            self.passing = true;
+            let _ = write!(self.err, "\r\x1b[2K{line}").and_then(|()| self.err.flush());
+        } else if stays {
+            self.note(line);
+        }
+    }
+
     /// A line on standard error.
     pub fn note(&mut self, line: &str) {
         self.clear();
@@ -88,10 +103,13 @@ impl Screen {
         self.note(&format!("paceline: {what}"));
     }
 
-    /// Removes the line of [`Screen::transient`], if one is shown.
+    /// Removes the lines of [`Screen::transient`] and [`Screen::progress`], if they are shown.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.transient) {
             let _ = self.text("\r\x1b[2K");
+        }
+        if std::mem::take(&mut self.passing) {
+            let _ = write!(self.err, "\r\x1b[2K").and_then(|()| self.err.flush());
         }
     }
 }

@@ -499,6 +499,10 @@ pub struct SelftestArgs {
     /// Prompts of each of the six kinds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=40))]
     pub prompts: u32,
+    /// Ask no further prompt after this time, which begins when the model is loaded; with
+    /// --drafters for each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
     /// Print one JSON object with all figures
     #[arg(long)]
     pub json: bool,

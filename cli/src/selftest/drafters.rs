@@ -103,7 +103,11 @@ impl Report for DraftersReport {
             Some(format!("{} was refused: {}\n", one.drafter, one.refused.as_ref()?))
         };
         let refused: String = self.drafters.iter().filter_map(refused).collect();
-        format!("{}\n{refused}{}\n", table.text(), self.verdict)
+        let left_out = |one: &DrafterResult| {
+            Some(format!("{}: {}", one.drafter, one.report.as_ref()?.left_out()?))
+        };
+        let left_out: String = self.drafters.iter().filter_map(left_out).collect();
+        format!("{}\n{refused}{left_out}{}\n", table.text(), self.verdict)
     }
 }
 

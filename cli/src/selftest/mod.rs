@@ -2,12 +2,13 @@
 //! identical, how many drafted tokens are accepted for each kind of prompt, how fast each lane is,
 //! and what to change. It starts a service of its own and uses it like any client.
 //!
-//! [`plan`] what is tested │ `tester` asks in both lanes in turn and compares │ [`figures`] numbers │
+//! [`plan`] what is tested │ `pace` how far it is │ `tester` asks in both lanes in turn and compares │ [`figures`] numbers │
 //! [`verdict`] words │ [`report`] the table │ [`drafters`] several drafters in turn. This file has
 //! the order of the steps: start, wait, test, stop, report.
 
 pub mod drafters;
 pub mod figures;
+mod pace;
 pub mod plan;
 pub mod report;
 mod tester;
@@ -46,7 +47,7 @@ enum Outcome {
 async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
     let plan = SelftestPlan::from_args(args)?;
     let work = async |service: OwnService, screen: &mut Screen| {
-        work(Tester { plan: &plan, service, screen, quiet: args.json }).await
+        work(Tester::new(&plan, service, screen)).await
     };
     let (outcome, seconds) = own_service::run(SELFTEST, &plan.settings, screen, work).await?;
     Ok(match outcome {

@@ -12,6 +12,8 @@ pub struct SelftestPlan {
     pub settings: Settings,
     /// Prompts of each kind.
     pub prompts: usize,
+    /// Time for the prompts, of each drafter; `None` is no bound.
+    pub seconds: Option<u64>,
     /// Drafters to compare, as the supervisor takes them; empty: the configured one alone.
     pub drafters: Vec<String>,
 }
@@ -30,6 +32,7 @@ impl SelftestPlan {
             // Each is started in turn.
             settings = settings.without_drafter()?;
         }
-        Ok(Self { settings, prompts: args.prompts as usize, drafters })
+        let (prompts, seconds) = (args.prompts as usize, args.seconds);
+        Ok(Self { settings, prompts, seconds, drafters })
     }
 }

@@ -18,6 +18,8 @@ pub struct SelftestReport {
     pub subject: Subject,
     /// Prompts of each kind.
     pub prompts_per_kind: usize,
+    /// Prompts for which there was no time (`--seconds`), by parts of the test.
+    pub not_checked: Vec<String>,
     /// Most tokens of an answer.
     pub max_tokens: u32,
     /// A row for each kind.
@@ -49,6 +51,12 @@ impl SelftestReport {
     pub fn is_identical(&self) -> bool {
         self.identity.judged.differences.is_empty()
     }
+
+    /// The line about prompts for which there was no time.
+    pub(super) fn left_out(&self) -> Option<String> {
+        let parts = self.not_checked.join(", ");
+        (!parts.is_empty()).then(|| format!("not checked, as --seconds was over: {parts}\n"))
+    }
 }
 
 impl Report for SelftestReport {
@@ -61,6 +69,7 @@ impl Report for SelftestReport {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
         text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
+        text.extend(self.left_out());
         if self.exact_lanes {
             text.push_str("exact lanes: a row alone is computed by the kernels of blocks\n");
         }

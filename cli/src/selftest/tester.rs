@@ -9,19 +9,21 @@ use paceline_client::own_service::OwnService;
 use paceline_client::own_service::subject::Subject;
 use paceline_client::prompts::{self, Prompt};
 use paceline_client::{Failure, Screen};
+use paceline_process::Clock;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{RouteWish, StatusResponse};
+use paceline_vocabulary::Millis;
 use tonic::transport::Channel;
 
 use super::figures::{Decode, Pair, SelftestRow, TokenComparison, rows, undrafted};
+use super::pace::{PARTS, Pace};
 use super::plan::SelftestPlan;
 use super::report::SelftestReport;
 use super::verdict::{Findings, verdict};
 use crate::step_costs::StepMs;
 
-/// How often each prompt is sent in each lane. The second time the order is reversed, so that a
-/// machine that warms up or slows down favours neither lane.
-const ROUNDS: usize = 2;
+/// Interval between lines of progress where none replaces the last one.
+const LINES_MS: u64 = 10_000;
 /// Longest time of an answer in the plain lane in seconds, within the bounds of tokens below. The
 /// run then ends while a person waits, and a shortened answer still has enough cycles.
 const ANSWER_S: f64 = 1.5;
@@ -32,15 +34,21 @@ pub(super) struct Tester<'a> {
     pub(super) plan: &'a SelftestPlan,
     pub(super) service: OwnService,
     pub(super) screen: &'a mut Screen,
-    /// Standard output is for the object alone.
-    pub(super) quiet: bool,
+    clock: Clock,
+    /// When the next line of progress is due.
+    next_line: Millis,
 }
 
-impl Tester<'_> {
+impl<'a> Tester<'a> {
+    /// A test by this plan.
+    pub(super) fn new(plan: &'a SelftestPlan, service: OwnService, screen: &'a mut Screen) -> Self {
+        Self { plan, service, screen, clock: Clock::start(), next_line: Millis(0) }
+    }
+
     /// As [`OwnService::until_ready`]; shows each step on the way.
     pub(super) async fn until_ready(&mut self) -> Result<(StatusResponse, bool), Failure> {
-        let Self { service, screen, quiet, .. } = self;
-        service.until_ready(|what| passing(screen, *quiet, what)).await
+        let Self { service, screen, clock, next_line, .. } = self;
+        service.until_ready(|what| progress(screen, clock.now(), next_line, what)).await
     }
 
     /// Asks all prompts in both lanes.
@@ -58,50 +66,49 @@ impl Tester<'_> {
         let judged = JudgedDifferences::of(status);
         let mut identity = TokenComparison { judged, ..TokenComparison::default() };
         let mut pairs = Vec::new();
-        for round in 0..ROUNDS {
-            for (at, prompt) in prompts.iter().enumerate() {
-                self.passing(&format!(
-                    "round {} of {ROUNDS}: {} of {} ({})",
-                    round + 1,
-                    at + 1,
-                    prompts.len(),
-                    prompt.kind
-                ));
-                let pair = PromptRun { client: &mut *client, prompt, max_tokens, drafter };
-                pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
-            }
-        }
         // Cycles and accepted tokens.
         let mut sampled = (0, 0);
-        for (at, prompt) in prompts.iter().enumerate() {
-            self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
+        let limit_ms = self.plan.seconds.map(|seconds| seconds * 1_000);
+        let begun = self.clock.now();
+        let mut pace = Pace { prompts: prompts.len(), limit_ms, begun, done: 0 };
+        while pace.done < PARTS.len() * prompts.len() && pace.goes_on(self.clock.now()) {
+            let (part, at) = (pace.done / prompts.len(), pace.done % prompts.len());
+            let (prompt, now) = (&prompts[at], self.clock.now());
+            let words = pace.words(&prompt.kind, now);
+            progress(self.screen, now, &mut self.next_line, &words);
             let run = PromptRun { client: &mut *client, prompt, max_tokens, drafter };
-            let answer = run.sampled(1 + at as u64, &mut identity).await?;
-            sampled.0 += answer.speculation.cycles;
-            sampled.1 += answer.speculation.accepted;
+            if part + 1 < PARTS.len() {
+                // In the second round the order of the lanes is reversed, so that a machine that
+                // warms up or slows down favours neither.
+                pairs.push(run.timed((part + at) % 2 == 1, &mut identity).await?);
+            } else {
+                let answer = run.sampled(1 + at as u64, &mut identity).await?;
+                sampled.0 += answer.speculation.cycles;
+                sampled.1 += answer.speculation.accepted;
+            }
+            pace.done += 1;
         }
+        self.screen.clear();
         let sampled = (sampled.0 > 0).then(|| 1.0 + sampled.1 as f64 / sampled.0 as f64);
         let after = self.service.snapshot().await.unwrap_or_default();
-        let report = self.report(status, &after, &pairs, identity, max_tokens)?;
+        let not_checked = pace.left_out();
+        let report = SelftestReport { max_tokens, not_checked, identity, ..Default::default() };
+        let report = self.report(status, &after, &pairs, report)?;
         Ok(SelftestReport { sampled_tokens_per_cycle: sampled, ..report })
     }
 
-    fn passing(&mut self, what: &str) {
-        passing(self.screen, self.quiet, what);
-    }
-
+    /// Adds to `begun` the figures of the answers and of the service.
     fn report(
         &self,
         before: &StatusResponse,
         after: &StatusResponse,
         pairs: &[Pair],
-        identity: TokenComparison,
-        max_tokens: u32,
+        begun: SelftestReport,
     ) -> Result<SelftestReport, Failure> {
         let drafted = before.drafter.is_some() && pairs.iter().any(|pair| pair.drafted.is_some());
         let (kinds, all) = (rows(pairs), SelftestRow::of("all", pairs.iter()));
         let undrafted = undrafted(pairs);
-        if drafted && all.cycles == 0 {
+        if drafted && all.cycles == 0 && begun.not_checked.is_empty() {
             let reasons: Vec<_> = undrafted
                 .iter()
                 .map(|(reason, count)| format!("{reason} ({count} answers)"))
@@ -116,20 +123,21 @@ impl Tester<'_> {
             return Err(Failure::measuring(SELFTEST, message.trim_end()));
         }
         let late = |status: &StatusResponse| status.link.as_ref().map_or(0, |link| link.late);
-        let words =
-            verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafted });
+        let words = verdict(&Findings {
+            kinds: &kinds,
+            all: &all,
+            identity: &begun.identity,
+            drafter: drafted,
+        });
         Ok(SelftestReport {
             subject: Subject::new(before, drafted),
             prompts_per_kind: self.plan.prompts,
-            max_tokens,
             overall_ratio: all.overall(),
             kinds,
             all,
-            identity,
             exact_lanes: after.model.as_ref().is_some_and(|model| model.exact_lanes),
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
-            sampled_tokens_per_cycle: None,
             step_costs: after
                 .routing
                 .iter()
@@ -137,15 +145,18 @@ impl Tester<'_> {
                 .map(StepMs::of)
                 .collect(),
             verdict: words,
-            seconds: 0.0,
+            ..begun
         })
     }
 }
 
-fn passing(screen: &mut Screen, quiet: bool, what: &str) {
-    if !quiet {
-        screen.transient(what);
+/// Shows a step; where the next one does not replace it, one each [`LINES_MS`].
+fn progress(screen: &mut Screen, now: Millis, next_line: &mut Millis, what: &str) {
+    let is_due = now >= *next_line;
+    if is_due {
+        *next_line = now + LINES_MS;
     }
+    screen.progress(what, is_due);
 }
 
 /// Untimed answers, because the first step of a process is slow in many ways. Returns the length of
