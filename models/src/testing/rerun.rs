@@ -19,8 +19,6 @@ pub enum Reason {
     /// No reference in 16 bits is at hand. The test has a bound of float32, such as what
     /// quantization loses, or its random checkpoint loses more in bfloat16 than others.
     NoBoundIn16Bits,
-    /// The drafter that the test plays sends rows in float32.
-    Float32Drafter,
     /// MLX's CPU has no products of chosen experts in bfloat16, `gather_mm`.
     NoGatherMm,
 }
@@ -29,10 +27,7 @@ impl Reason {
     /// Whether the reason is still one. An operation that MLX's CPU lacks is tried.
     pub fn holds(self) -> bool {
         match self {
-            Self::OwnGraphOnly
-            | Self::RouterFlips
-            | Self::NoBoundIn16Bits
-            | Self::Float32Drafter => true,
+            Self::OwnGraphOnly | Self::RouterFlips | Self::NoBoundIn16Bits => true,
             Self::NoGatherMm => product_of_an_expert().and_then(|product| product.eval()).is_err(),
         }
     }
