@@ -3,11 +3,12 @@
 use super::super::*;
 use super::simulation::*;
 
-/// 20 requests of 150 tokens in each stream, with nothing measured before. The bound is 6 % above
-/// the better lane.
+/// 20 requests of 150 tokens in each stream, with nothing measured before. The bound of each case is
+/// 6 % above the better lane. The mean was 0.924, because the lane may change within a case: a
+/// routing that loses 5 % everywhere is far above its bound.
 #[test]
 fn the_routed_lane_is_never_much_slower_than_the_better_of_both() {
-    let (mut worst, mut lines) = (0.0f64, String::new());
+    let (mut worst, mut logs, mut lines) = (0.0f64, vec![], String::new());
     let kinds: [(&str, Text); 4] =
         [("noise", |_| 0.1), ("prose", |_| PROSE), ("facts", |_| FACTS), ("json", |_| JSON)];
     for machine in [GPU, CPU] {
@@ -25,10 +26,12 @@ fn the_routed_lane_is_never_much_slower_than_the_better_of_both() {
                     machine.name
                 );
                 worst = worst.max(over);
+                logs.push(over.ln());
             }
         }
     }
-    assert!(worst <= 1.06, "{lines}");
+    let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    assert!(worst <= 1.06 && mean <= 0.96, "{mean:.3}\n{lines}");
 }
 
 #[test]

@@ -130,6 +130,23 @@ fn a_draft_beside_steps_bounds_the_cost_of_a_draft_alone() {
     assert!(costs.draft_us(20.0, 1.0) < 0.7 * before);
 }
 
+/// The machine is twice as slow for a while in which only plain steps are taken.
+#[test]
+fn a_slow_while_makes_no_size_dearer_than_another() {
+    let (plain, block) = (size(1, 1, 50), size(8, 1, 50));
+    let mut costs = Costs::default();
+    for _ in 0..40 {
+        costs.observe_step(plain, 1_000.0, false);
+        costs.observe_step(block, 1_600.0, false);
+    }
+    for _ in 0..30 {
+        costs.observe_step(plain, 2_000.0, false);
+    }
+    // Without the estimate of the machine's speed a block is cheaper than a plain step: 0.89.
+    near(costs.step.us(block) / costs.step.us(plain), 1.6, 0.35);
+    near(costs.counted_step_us(plain, 2_000.0, false), 1_000.0, 0.5);
+}
+
 #[test]
 fn times_that_are_no_numbers_are_ignored() {
     let mut costs = cpu();
