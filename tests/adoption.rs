@@ -117,8 +117,8 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
 #[test]
 fn a_supervisor_killed_five_times_under_load_leaves_the_workers_as_they_are() {
     let figures = killed_under_load(5);
-    // The goal is a second; a loose bound for a busy machine.
-    assert!(figures[4] <= 3_000, "{figures:?}");
+    // The goal is a second; loose bounds for a busy machine, of the median and of each.
+    assert!(figures[2] <= 2_000 && figures[4] <= 5_000, "{figures:?}");
 }
 
 #[test]

@@ -97,18 +97,19 @@ fn a_drafter_that_is_killed_or_frozen_a_hundred_times_costs_no_token() {
 fn drafts_resume_soon_after_a_kill() {
     let stack = Stack::drafting(MANY_RESTARTS);
     let ask = some_of_each(1)[0].ask.clone().route(RouteWish::Speculative);
-    for _ in 0..3 {
+    let mut all_ms = [0; 3];
+    for took_ms in &mut all_ms {
         stack.wait_linked();
         let clock = Clock::start();
         signal(stack.pid("drafter"), Signal::SIGKILL);
-        let took = wait("the next draft", || {
+        *took_ms = wait("the next draft", || {
             let answer = stack.ask(ask.clone()).expect("served");
             (answer.speculation().cycles > 0).then(|| clock.now().0)
         });
-        println!("drafts again {took} ms after the kill");
-        // The goal is load time + 1.2 s; the demo drafter loads in some 10 ms. A loose bound for a
-        // busy machine.
-        assert!(took < 10_000, "{took} ms");
     }
+    // The goal is load time + 1.2 s; the demo drafter loads in some 10 ms. Loose bounds for a busy
+    // machine, of the median and of each.
+    all_ms.sort_unstable();
+    assert!(all_ms[1] < 5_000 && all_ms[2] < 10_000, "drafts again after {all_ms:?} ms");
     stack.stop();
 }
