@@ -12,6 +12,7 @@ use std::time::Duration;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_proto::v1::{Lane, RouteReason};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
 use paceline_tests::stack::{EndedRequest, Pending};
@@ -121,12 +122,20 @@ fn the_queue_bounds_waiting_time_and_length() {
 #[test]
 fn a_burst_of_a_hundred_is_served_whole() {
     // The time limit is not what is tested: a busy machine may need long.
-    let stack = Stack::ready("limits.queue_wait_s = 300\n");
+    let stack = Stack::drafting("limits.queue_wait_s = 300\nrouting.max_concurrent = 4\n");
     let burst: Vec<Pending> =
-        (0..100).map(|at| stack.start(continue_ids(&[100 + at, 7, 8]).exactly(4))).collect();
-    let refused: Vec<Status> =
-        burst.into_iter().filter_map(|pending| pending.finish().err()).collect();
+        (0..100).map(|at| stack.start(continue_ids(&[100 + at, 7, 8]).exactly(8))).collect();
+    let (mut refused, mut held_back) = (vec![], 0);
+    let crowd = (Lane::Plain, RouteReason::Concurrency);
+    for pending in burst {
+        match pending.finish() {
+            Ok(answer) => held_back += usize::from(answer.route() == crowd),
+            Err(status) => refused.push(status),
+        }
+    }
     assert!(refused.is_empty(), "{} of 100 were refused: {:?}", refused.len(), refused.first());
+    // The four that run longest may draft.
+    assert!(held_back >= 50, "{held_back} of 100 were held back beside more than four others");
     assert_eq!(queued(&stack), 0);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
     stack.stop();
