@@ -1,6 +1,6 @@
 //! Clients that ask again and again, each by one protocol and with requests of all its kinds.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use paceline_tests::Stack;
 use paceline_tests::prompts::Dice;
 use paceline_tests::replay::kinds::{self, NamedRequest};
 use paceline_tests::replay::{Compared, Reply};
+
+use super::faults::Absent;
 
 /// Clients at once: four by gRPC, four by the protocols of HTTP.
 pub const CLIENTS: usize = 8;
@@ -31,6 +33,8 @@ pub struct Seen {
     pub cut: u64,
     /// Requests that were refused before they began, because the supervisor hung.
     pub refused: u64,
+    /// Those of them while no supervisor was frozen.
+    pub unprovoked: u64,
     /// Answers that were compared.
     pub compared: Compared,
     /// The longest pause of each resumed stream, in milliseconds.
@@ -67,14 +71,13 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Goes on asking until `over`. `gateways` is odd while a gateway is killed or frozen, and is
-/// counted up before and after.
+/// Goes on asking until `over`.
 pub fn run(
     stack: &Stack,
     requests: &[(NamedRequest, Reply)],
     seed: u64,
     over: &AtomicBool,
-    gateways: &AtomicU64,
+    absent: &Absent,
     seen: &Mutex<Seen>,
 ) {
     let mut dice = Dice(seed);
@@ -82,9 +85,11 @@ pub fn run(
     let _ends = Ends(over);
     while !over.load(Ordering::Relaxed) {
         let ((kind, request), expected) = &requests[dice.roll(requests.len() as u64) as usize];
-        let before = gateways.load(Ordering::SeqCst);
+        let [gateway, supervisor] = absent.counts();
         let outcome = stack.request(request);
-        let disturbed = before % 2 == 1 || gateways.load(Ordering::SeqCst) != before;
+        let now = absent.counts();
+        let disturbed = gateway % 2 == 1 || now[0] != gateway;
+        let unsupervised = supervisor % 2 == 1 || now[1] != supervisor;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(reply) => {
@@ -99,6 +104,7 @@ pub fn run(
             }
             // Only a request without a token is refused for this; one that runs waits.
             Err(words) if words.contains(SUPERVISOR_HANGS) => {
+                seen.unprovoked += u64::from(!unsupervised);
                 seen.refused += 1;
                 drop(seen);
                 std::thread::sleep(RETRY);

@@ -113,12 +113,33 @@ impl Schedule {
     }
 }
 
+/// Processes that cannot answer. Each number is odd while one of its kind is killed or frozen, and
+/// is counted up before and after.
+#[derive(Debug, Default)]
+pub struct Absent {
+    gateways: AtomicU64,
+    /// Only those that are frozen: the clients wait for one that was killed.
+    supervisors: AtomicU64,
+}
+
+impl Absent {
+    /// The numbers of gateways and of supervisors.
+    pub fn counts(&self) -> [u64; 2] {
+        [&self.gateways, &self.supervisors].map(|count| count.load(Ordering::SeqCst))
+    }
+}
+
 /// Carries out a fault and waits until the service serves again: a stream ends if it is disturbed
-/// twice without a token between. `gateways` is odd while a gateway is killed or frozen.
-pub fn carry_out(stack: &Stack, fault: Fault, gateways: &AtomicU64) {
+/// twice without a token between.
+pub fn carry_out(stack: &Stack, fault: Fault, absent: &Absent) {
     match fault {
-        Fault::Kill(Process::Gateway) => without_gateway(stack, Signal::SIGKILL, gateways),
-        Fault::Freeze(Process::Gateway) => without_gateway(stack, Signal::SIGSTOP, gateways),
+        Fault::Kill(Process::Gateway) => without_gateway(stack, Signal::SIGKILL, absent),
+        Fault::Freeze(Process::Gateway) => without_gateway(stack, Signal::SIGSTOP, absent),
+        Fault::Freeze(Process::Supervisor) => {
+            absent.supervisors.fetch_add(1, Ordering::SeqCst);
+            send(stack, Process::Supervisor, Signal::SIGSTOP);
+            absent.supervisors.fetch_add(1, Ordering::SeqCst);
+        }
         Fault::Kill(process) => send(stack, process, Signal::SIGKILL),
         Fault::Freeze(process) => send(stack, process, Signal::SIGSTOP),
         Fault::Terminate(process) => send(stack, process, Signal::SIGTERM),
@@ -158,7 +179,8 @@ fn swap_target(stack: &Stack) {
 }
 
 /// The streams of a gateway end with it.
-fn without_gateway(stack: &Stack, signal: Signal, gateways: &AtomicU64) {
+fn without_gateway(stack: &Stack, signal: Signal, absent: &Absent) {
+    let gateways = &absent.gateways;
     let status = stack.wait_status("a gateway", |status| status["gateway"]["pid"].is_u64());
     let old = status["gateway"]["pid"].as_u64().expect("waited for");
     gateways.fetch_add(1, Ordering::SeqCst);

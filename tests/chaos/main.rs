@@ -11,7 +11,7 @@ mod leftovers;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use paceline_process::Clock;
 use paceline_tests::Stack;
@@ -19,7 +19,7 @@ use paceline_tests::replay::Reply;
 use paceline_tests::replay::kinds::{self, NamedRequest};
 
 use clients::{CLIENTS, Ends, Seen};
-use faults::Schedule;
+use faults::{Absent, Schedule};
 use leftovers::Leftovers;
 
 /// A budget of restarts that is not used up; a frozen worker is found within seconds.
@@ -87,13 +87,13 @@ fn no_stream_is_lost_in_chaos() {
     stack.wait_linked();
     let references = references(&stack);
     let before = Leftovers::of(&stack);
-    let (over, gateways, seen) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::default());
+    let (over, absent, seen) = (AtomicBool::new(false), Absent::default(), Mutex::default());
     let mut done = BTreeMap::<&str, u32>::new();
     std::thread::scope(|scope| {
         for (client, requests) in (1..).zip(&references) {
-            let (over, gateways, seen, stack) = (&over, &gateways, &seen, &stack);
+            let (over, absent, seen, stack) = (&over, &absent, &seen, &stack);
             scope.spawn(move || {
-                clients::run(stack, requests, seed * 100 + client, over, gateways, seen)
+                clients::run(stack, requests, seed * 100 + client, over, absent, seen)
             });
         }
         // The clients end also if a fault cannot be carried out.
@@ -103,7 +103,7 @@ fn no_stream_is_lost_in_chaos() {
             let (pause, fault) = schedule.draw();
             // Streams run for a time that the seed draws.
             std::thread::sleep(pause);
-            faults::carry_out(&stack, fault, &gateways);
+            faults::carry_out(&stack, fault, &absent);
             *done.entry(fault.name()).or_default() += 1;
         }
     });
@@ -113,5 +113,10 @@ fn no_stream_is_lost_in_chaos() {
     println!("leftovers: none");
     seen.compared.check();
     assert!(seen.resumed > 0, "no fault met a stream");
+    // A busy machine may hold a supervisor up that nobody froze.
+    assert!(seen.unprovoked * 10 <= seen.whole, "{seen:?}");
+    // A frozen process is found after 3 s; the goal of the others is a second beside the load.
+    let median_ms = quantile(&seen.pauses_ms, 0.5);
+    assert!(median_ms <= 7_000.0, "half of the resumed streams stood still for {median_ms} ms");
     stack.stop();
 }
