@@ -17,6 +17,25 @@ const ARRAY_GROWTH: f64 = 1.02;
 /// this bounds a leak to 80 kB a round.
 const RESIDENT_GROWTH: u64 = 8 << 20;
 
+/// Most growth of the resident memory in a round of many, in bytes: half of the smallest leak that
+/// was ever planted. The gaps of above move the line through thirty rounds by a tenth of it.
+const GROWTH_A_ROUND: f64 = 400e3;
+
+/// Rounds after which the gaps are what they will be.
+const FIRST_ROUNDS: u64 = 10;
+/// Rounds whose line counts.
+const LINE_ROUNDS: u64 = 30;
+
+/// Slope of the line through values at 0, 1, 2, ...
+fn slope(values: &[f64]) -> f64 {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let places: Vec<f64> = (0..values.len()).map(|at| at as f64).collect();
+    let (middle, height) = (mean(&places), mean(values));
+    let product = |(place, value): (&f64, &f64)| (place - middle) * (value - height);
+    places.iter().zip(values).map(product).sum::<f64>()
+        / places.iter().map(|place| (place - middle).powi(2)).sum::<f64>()
+}
+
 /// Bytes of the target.
 #[derive(Clone, Copy, Debug)]
 struct TargetMemory {
@@ -131,6 +150,27 @@ fn hot_plug(rounds: u64) {
 #[test]
 fn drafters_come_and_go_while_requests_run() {
     hot_plug(10);
+}
+
+#[test]
+#[ignore = "more: forty rounds"]
+fn the_target_does_not_grow_with_the_rounds() {
+    // What a leak of 0.8 MB a round looks like.
+    let leak: Vec<f64> = (0..30).map(|at| 1e8 + 8e5 * f64::from(at)).collect();
+    assert!((slope(&leak) - 8e5).abs() < 1.0);
+    let mut test = HotPlug::new();
+    test.usual_memory();
+    (0..FIRST_ROUNDS).for_each(|round| drop(test.round(round)));
+    let resident: Vec<f64> = (FIRST_ROUNDS..FIRST_ROUNDS + LINE_ROUNDS)
+        .map(|round| {
+            test.round(round);
+            TargetMemory::of(&test.stack).resident as f64
+        })
+        .collect();
+    let grown = slope(&resident);
+    println!("{grown:.0} bytes a round: {resident:?}");
+    assert!(grown <= GROWTH_A_ROUND, "{grown} bytes a round: {resident:?}");
+    test.stack.stop();
 }
 
 #[test]
