@@ -61,6 +61,46 @@ fn file(shot: &Value, patch: u32, turned: bool) -> Vec<u8> {
     png(side("columns"), side("rows"), &pixels, &[])
 }
 
+/// A prompt of ids about the image "exact", and what the reference makes of it.
+pub struct Direct {
+    /// File of the image. Its size is one that the model reads as it is.
+    pub image: Vec<u8>,
+    /// The ids, with one placeholder for the image.
+    pub ids: Vec<u32>,
+    /// How many ids there are with all placeholders.
+    pub prompt_tokens: usize,
+    /// The ids that follow, up to the first one that the tokenizer cannot write: the service chooses
+    /// none of those.
+    pub greedy: Vec<u32>,
+}
+
+/// The case of ids about one image in the golden file `{golden}.json` of the model in `dir`.
+pub fn direct(golden: &Path, dir: &Path) -> Direct {
+    let config = json(&dir.join("config.json"));
+    let tokenizer = json(&dir.join("tokenizer.json"));
+    let words = tokenizer["model"]["vocab"].as_object().expect("words").values();
+    let added = tokenizer["added_tokens"].as_array().expect("a list").iter();
+    let written: Vec<&Value> = words.chain(added.map(|token| &token["id"])).collect();
+    let golden = json(&golden.with_extension("json"));
+    let patch = config["vision_config"]["patch_size"].as_u64().expect("a size") as u32;
+    let list = |key: &str| golden[key].as_array().expect("a list").iter();
+    let case = list("cases").find(|case| case["images"] == serde_json::json!(["exact"]));
+    let case = case.expect("a case of this image");
+    let ids = |key: &str| serde_json::from_value::<Vec<u32>>(case[key].clone()).expect("ids");
+    let mut prompt = ids("prompt");
+    let prompt_tokens = prompt.len();
+    // A Gemma's service writes the ids around an image.
+    prompt.retain(|id| config["boi_token_id"] != *id && config["eoi_token_id"] != *id);
+    prompt.dedup_by(|one, next| one == next && config["image_token_id"] == *one);
+    let shot = list("images").find(|shot| shot["name"] == "exact").expect("drawn");
+    let image = file(shot, patch, false);
+    let mut greedy = ids("greedy");
+    let end = greedy.iter().position(|id| !written.iter().any(|one| *one == id));
+    greedy.truncate(end.unwrap_or(greedy.len()));
+    assert!(greedy.len() >= 16, "{} ids can be compared", greedy.len());
+    Direct { image, ids: prompt, prompt_tokens, greedy }
+}
+
 /// The questions in the golden file `{golden}.json` of the model in `dir`: one about one image, and one
 /// about two of different sizes. A file without answers has images alone. `turned`: see [`file`].
 pub fn cases(golden: &Path, dir: &Path, turned: bool) -> Vec<Case> {

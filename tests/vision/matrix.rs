@@ -1,15 +1,20 @@
 //! Every family of vision models, three ways: by the command line, one request at a time, and three
-//! at once with images of different sizes. Each answer equals that of the family's reference, or where
-//! the golden file has none that of one request.
+//! at once with images of different sizes. Each answer equals that of the family's reference. Where the
+//! golden file has no answer to messages, it is that of one request, and the answer to a prompt of ids
+//! about an image is held against the reference.
 
 use std::path::{Path, PathBuf};
 
-use paceline_tests::images::{seeing_with, text, turn};
+use paceline_proto::vllm::grpc::engine as vllm;
+use paceline_tests::images::{data_url, seeing_with, text, turn};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Stack, chat, repository};
 use serde_json::{Value, json};
+use vllm::generate_request::Input;
+use vllm::generate_response::Response as Message;
+use vllm::vllm_engine_client::VllmEngineClient;
 
-use super::golden::{Case, cases};
+use super::golden::{Case, cases, direct};
 use super::{all_is_over, count};
 
 /// Golden checkpoints, one a family, that are whole folders of models.
@@ -53,9 +58,10 @@ fn by_command_line(stack: &Stack, case: &Case) -> [Vec<u32>; 2] {
         serde_json::from_value(object["token_ids"].clone()).expect("ids")
     };
     let words: Vec<&str> = images.chain(["--message", &case.question]).collect();
-    let parts = case.images.iter().map(|file| {
-        json!({"type": "image_url", "image_url": {"url": paceline_tests::images::data_url(file)}})
-    });
+    let parts = case
+        .images
+        .iter()
+        .map(|file| json!({"type": "image_url", "image_url": {"url": data_url(file)}}));
     let parts: Vec<Value> = parts.chain([json!({"type": "text", "text": case.question})]).collect();
     let messages = json!([{"role": "user", "content": parts}]).to_string();
     [ids(&words, ""), ids(&["--messages", "-"], &messages)]
@@ -94,6 +100,37 @@ fn whole_gemma(golden: &Path, to: &Path) {
     }
 }
 
+/// Asks the prompt of ids of the golden file, as a router does, and compares with the reference.
+fn check_ids(stack: &Stack, golden: &Path, dir: &Path) {
+    let case = direct(golden, dir);
+    let media = vllm::MediaRef { url: data_url(&case.image), ..Default::default() };
+    let sampling = vllm::SamplingParams {
+        temperature: Some(0.0),
+        max_tokens: Some(case.greedy.len() as u32),
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let request = vllm::GenerateRequest {
+        request_id: "direct".into(),
+        input: Some(Input::Tokenized(vllm::TokenizedInput {
+            input_ids: case.ids,
+            ..Default::default()
+        })),
+        media_refs: Some(vllm::MediaRefs { items: vec![media] }),
+        sampling_params: Some(sampling),
+        ..Default::default()
+    };
+    let message = stack.block_on(async {
+        let answer = VllmEngineClient::new(stack.channel()).generate(request).await?;
+        answer.into_inner().message().await
+    });
+    let message = message.expect("served").expect("a message");
+    let Some(Message::Complete(end)) = message.response else { panic!("no end: {message:?}") };
+    let name = golden.display();
+    assert_eq!(end.prompt_tokens as usize, case.prompt_tokens, "{name}: a prompt of ids");
+    assert_eq!(end.output_ids, case.greedy, "{name}: a prompt of ids");
+}
+
 /// Checks the model in `dir` by the golden file of `golden`.
 fn check(golden: &Path, dir: &Path) {
     let name = dir.display();
@@ -101,6 +138,9 @@ fn check(golden: &Path, dir: &Path) {
     let (mut asked, others) = (cases(golden, dir, false), cases(golden, dir, true));
     // Another image of the same size: answered before the first one, so without anything kept of it.
     let other = stack.ask(others[0].ask()).expect("served").ids;
+    if asked[0].greedy.is_empty() {
+        check_ids(&stack, golden, dir);
+    }
     for case in asked.iter_mut().filter(|case| case.greedy.is_empty()) {
         case.prompt = count(&stack, &case.ask()).expect("counted").token_ids;
         case.greedy = stack.ask(case.ask()).expect("served").ids;
