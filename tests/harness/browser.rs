@@ -64,11 +64,11 @@ impl Page {
     /// Opens a page. `None` if the test is to be skipped, because there is no browser here.
     ///
     /// # Panics
-    /// The browser does not start, or is not driven as expected.
+    /// There is no browser on CI; it does not start, or is not driven as expected.
     pub fn open(test: &str, url: &str) -> Option<Self> {
         let Some(program) = program() else {
             let names = PROGRAMS[..6].join(", ");
-            skip::skipped_anywhere(test, &format!("no browser was found: expected one of {names}"));
+            skip::skipped(test, &format!("no browser was found: expected one of {names}"));
             return None;
         };
         let mut page = Self::start(&program);

@@ -3,8 +3,7 @@
 //! A test that lacks its checkpoint fails. There are two exceptions: the recipe's script could not
 //! reach the package registry, and passes the reason in an environment variable; or there is no
 //! browser. The test then prints `SKIPPED`, and its name and the reason go into a file, which the
-//! script counts in its summary. On CI the test fails, except for the browser: not every system
-//! has a package of one that runs without a screen.
+//! script counts in its summary. On CI the test fails.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -71,14 +70,9 @@ pub(crate) fn clients_reason(list: &str) -> Option<String> {
 ///
 /// # Panics
 /// This is CI, where no such test may be skipped.
+#[expect(clippy::print_stdout, reason = "what was skipped, beside the summary that counts it")]
 pub(crate) fn skipped(test: &str, reason: &str) {
     assert!(env("CI").is_none_or(|ci| ci.is_empty()), "{test} was skipped on CI: {reason}");
-    skipped_anywhere(test, reason);
-}
-
-/// Says that a test is skipped, and why. Fails nowhere.
-#[expect(clippy::print_stdout, reason = "what was skipped, beside the summary that counts it")]
-pub(crate) fn skipped_anywhere(test: &str, reason: &str) {
     println!("SKIPPED: {test}: {reason}");
     if let Some(path) = env_os(SKIPPED) {
         let mut file = File::options().create(true).append(true).open(path).unwrap();
