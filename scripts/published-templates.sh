@@ -39,3 +39,4 @@ END
 done
 "$folder/venv/bin/python" text/tests/templates/published.py "$folder/sources" "$folder/cases.part"
 mv "$folder/cases.part" "$folder/cases.json"
+rm -rf "$folder/packages" "$folder/venv"
