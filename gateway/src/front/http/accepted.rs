@@ -51,6 +51,48 @@ pub const fn accepted(field: &'static str, values: Values, client: &'static str)
 pub const REASONING_DETAILS: Accepted =
     accepted("reasoning_details", Values::Any, "Cline, clients of OpenRouter");
 
+/// Declares the objects of a request. Each object keeps the fields of the client that it does not
+/// declare, and `accepts` names the table of `accepted` with those that change nothing. An object
+/// without a table has none.
+macro_rules! objects {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $name:ident $(as $schema:ident)? $(accepts $table:ident)? { $($fields:tt)* }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Debug, PartialEq, serde::Deserialize, utoipa::ToSchema)]
+            $(#[schema(as = $schema)])?
+            pub struct $name {
+                $($fields)*
+                /// All other fields of the client's object.
+                #[serde(flatten)]
+                #[schema(ignore)]
+                pub rest: $crate::front::http::accepted::Rest,
+            }
+
+            impl $name {
+                /// The fields in `rest` that are accepted and not read. Others are refused.
+                pub const ACCEPTED: &'static [$crate::front::http::accepted::Accepted] =
+                    $crate::front::http::accepted::objects!(@table $($table)?);
+            }
+        )*
+
+        /// The accepted fields of each object, by the name of the object's schema.
+        #[cfg(test)]
+        pub fn accepted_by_schema() -> $crate::front::http::accepted::BySchema {
+            vec![$((<$name as utoipa::ToSchema>::name(), $name::ACCEPTED)),*]
+        }
+    };
+    (@table) => { &[] };
+    (@table $table:ident) => { accepted::$table };
+}
+pub(crate) use objects;
+
+/// Tables of accepted fields, by the names of schemas.
+#[cfg(test)]
+pub type BySchema = Vec<(std::borrow::Cow<'static, str>, &'static [Accepted])>;
+
 /// Checks the fields of an object besides those that are served. `path` is the object's own: empty,
 /// or with a dot at its end.
 ///

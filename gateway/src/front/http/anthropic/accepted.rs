@@ -131,15 +131,6 @@ pub const TOOL: &[Accepted] = &[
     accepted("input_examples", Values::Empty, "anthropic (Python)"),
 ];
 
-/// Of the choice of tools.
-pub const TOOL_CHOICE: &[Accepted] = &[];
-
-/// Of thinking.
-pub const THINKING_CONFIG: &[Accepted] = &[];
-
-/// Of the form of the output.
-pub const OUTPUT_CONFIG: &[Accepted] = &[];
-
 /// Tools that Anthropic's service runs itself. Their types end with a date.
 const PROVIDER_TOOLS: &[&str] = &[
     "advisor",
@@ -188,7 +179,7 @@ pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError>
             && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")
             && edit.values().filter(|value| !value.is_null()).count() == 2
     };
-    check("context_management.", &management.rest, &[])?;
+    check("context_management.", &management.rest, ContextManagement::ACCEPTED)?;
     let edits = management.edits.as_deref().unwrap_or_default();
     match edits.iter().enumerate().find(|(_, edit)| !keeps_all(edit)) {
         None => Ok(()),

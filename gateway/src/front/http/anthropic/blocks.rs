@@ -4,7 +4,6 @@ use paceline_proto::limits;
 use paceline_text::images::{Detail, decode_base64};
 use serde_json::{Map, Value};
 
-use super::accepted;
 use super::types::{
     BrowserStateBlock, ContentBlock, ContentSource, DocumentBlock, DocumentSource, ImageBlock,
     ImageFile, ImageSource, ImageUrl, KeptFile, SearchResultBlock, SystemBlock, TextBlock,
@@ -20,7 +19,7 @@ use crate::inference::input::ContentPartInput;
 /// The text of a block.
 pub(super) fn text(path: &str, block: TextBlock) -> Result<String, InferenceError> {
     let TextBlock { text, rest } = block;
-    check(&format!("{path}."), &rest, accepted::TEXT)?;
+    check(&format!("{path}."), &rest, TextBlock::ACCEPTED)?;
     Ok(text)
 }
 
@@ -31,19 +30,19 @@ pub(super) fn image(
     turn: Turn,
 ) -> Result<ContentPartInput, InferenceError> {
     let ImageBlock { source, rest } = block;
-    check(&format!("{path}."), &rest, accepted::IMAGE)?;
+    check(&format!("{path}."), &rest, ImageBlock::ACCEPTED)?;
     match source {
         ImageSource::Url(ImageUrl { url, rest }) => {
-            check(&format!("{path}.source."), &rest, &[])?;
+            check(&format!("{path}.source."), &rest, ImageUrl::ACCEPTED)?;
             Ok(ContentPartInput::ImageUrl { url, detail: Detail::Full })
         }
         ImageSource::File(KeptFile { file_id: _, rest }) => {
-            check(&format!("{path}.source."), &rest, accepted::KEPT_FILE)?;
+            check(&format!("{path}.source."), &rest, KeptFile::ACCEPTED)?;
             image_elsewhere(&format!("{path}.source.file_id"), turn)
         }
         // The file's own beginning says what it is.
         ImageSource::Base64(ImageFile { media_type: _, data, rest }) => {
-            check(&format!("{path}.source."), &rest, &[])?;
+            check(&format!("{path}.source."), &rest, ImageFile::ACCEPTED)?;
             let file = decode_base64(&data).map_err(|problem| {
                 let field = format!("{path}.source.data");
                 InferenceError::from(ImageError::Bad { field, problem })
@@ -63,25 +62,25 @@ pub(super) fn document(
     turn: Turn,
 ) -> Result<Vec<PlacedPart>, InferenceError> {
     let DocumentBlock { source, title, context, rest } = block;
-    check(&format!("{path}."), &rest, accepted::DOCUMENT)?;
+    check(&format!("{path}."), &rest, DocumentBlock::ACCEPTED)?;
     let (title, head) = (title.as_deref(), [("Context", context.as_deref())]);
-    let of_source = |rest: &Rest| check(&format!("{path}.source."), rest, &[]);
+    let of_source = |rest: &Rest, table| check(&format!("{path}.source."), rest, table);
     let (name, shown) = match &source {
         DocumentSource::Content(_) => ("content", FileSource::Text("")),
         DocumentSource::Text(ImageFile { media_type: _, data, rest }) => {
-            of_source(rest)?;
+            of_source(rest, ImageFile::ACCEPTED)?;
             ("data", FileSource::Text(data))
         }
         DocumentSource::Base64(ImageFile { media_type: _, data, rest }) => {
-            of_source(rest)?;
+            of_source(rest, ImageFile::ACCEPTED)?;
             ("data", FileSource::Encoded(data))
         }
         DocumentSource::Url(ImageUrl { url, rest }) => {
-            of_source(rest)?;
+            of_source(rest, ImageUrl::ACCEPTED)?;
             ("url", FileSource::at(url))
         }
         DocumentSource::File(KeptFile { file_id: _, rest }) => {
-            of_source(rest)?;
+            of_source(rest, KeptFile::ACCEPTED)?;
             ("file_id", FileSource::Elsewhere)
         }
     };
@@ -91,7 +90,7 @@ pub(super) fn document(
         _ => return Ok(vec![(path.to_owned(), file(&field, title, &head, shown, turn)?)]),
     };
     let ContentSource { content, rest } = content;
-    of_source(&rest)?;
+    of_source(&rest, ContentSource::ACCEPTED)?;
     match content {
         TextOr::Text(text) => {
             Ok(vec![(field, ContentPartInput::Text(with_head(title, &head, &text)))])
@@ -120,7 +119,7 @@ pub(super) fn search_result(
     block: SearchResultBlock,
 ) -> Result<ContentPartInput, InferenceError> {
     let SearchResultBlock { title, source, content, rest } = block;
-    check(&format!("{path}."), &rest, accepted::DOCUMENT)?;
+    check(&format!("{path}."), &rest, SearchResultBlock::ACCEPTED)?;
     check_elements(&format!("{path}.content"), content.len(), limits::MAX_PARTS)?;
     let texts = content
         .into_iter()
@@ -137,7 +136,7 @@ pub(super) fn browser_state(
     block: BrowserStateBlock,
 ) -> Result<ContentPartInput, InferenceError> {
     let BrowserStateBlock { tabs, state_changes, rest } = block;
-    check(&format!("{path}."), &rest, accepted::DOCUMENT)?;
+    check(&format!("{path}."), &rest, BrowserStateBlock::ACCEPTED)?;
     let tabs = ("tabs".to_owned(), tabs.0);
     let changes = state_changes.map(|changes| ("state_changes".to_owned(), changes.0));
     let state = Map::from_iter([tabs].into_iter().chain(changes));

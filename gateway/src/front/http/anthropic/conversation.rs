@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use paceline_proto::limits;
 
-use super::accepted;
 use super::blocks::{PlacedPart, browser_state, document, image, search_result, text};
 use super::tools::ToolChange;
 use super::types::{
@@ -113,7 +112,7 @@ impl Turns {
                 rest,
             } = message;
             let path = format!("messages[{at}]");
-            check(&format!("{path}."), &rest, accepted::MESSAGE)?;
+            check(&format!("{path}."), &rest, Message::ACCEPTED)?;
             if !["user", "assistant", "system"].contains(&role.as_str()) {
                 let field = format!("{path}.role");
                 let expected = "user, assistant or system";
@@ -217,7 +216,7 @@ impl Turn<'_> {
             Block::ContainerUpload(block) => self.upload(path, block)?,
             Block::Compaction(CompactionBlock { content, rest }) => {
                 of_role("assistant", &self.role, &path, "compaction")?;
-                check(&format!("{path}."), &rest, accepted::COMPACTION)?;
+                check(&format!("{path}."), &rest, CompactionBlock::ACCEPTED)?;
                 if let Some(summary) = content {
                     self.text_or_thought();
                     self.message().add(path, ContentPartInput::Text(summary));
@@ -226,21 +225,21 @@ impl Turn<'_> {
             Block::Fallback(block) | Block::McpToolListing(block) => {
                 let ProviderMarkBlock { rest } = block;
                 self.leave_out(&path, "a mark of the provider")?;
-                check(&format!("{path}."), &rest, accepted::PROVIDER_MARK)?;
+                check(&format!("{path}."), &rest, ProviderMarkBlock::ACCEPTED)?;
             }
             Block::Thinking(ThinkingBlock { thinking, rest }) => {
                 of_role("assistant", &self.role, &path, "thinking")?;
-                check(&format!("{path}."), &rest, accepted::THINKING)?;
+                check(&format!("{path}."), &rest, ThinkingBlock::ACCEPTED)?;
                 self.text_or_thought();
                 self.message().think(&path, &thinking);
             }
             Block::RedactedThinking(RedactedThinkingBlock { data: _, rest }) => {
                 of_role("assistant", &self.role, &path, "redacted_thinking")?;
-                check(&format!("{path}."), &rest, accepted::THINKING)?;
+                check(&format!("{path}."), &rest, RedactedThinkingBlock::ACCEPTED)?;
             }
             Block::ToolUse(ToolUseBlock { id, name, input, rest }) => {
                 of_role("assistant", &self.role, &path, "tool_use")?;
-                check(&format!("{path}."), &rest, accepted::TOOL_USE)?;
+                check(&format!("{path}."), &rest, ToolUseBlock::ACCEPTED)?;
                 self.turns.called.insert(id.clone(), name.clone());
                 let arguments = input.input();
                 self.message().tool_call(&path, ToolCallInput { id, name, arguments });
@@ -279,7 +278,7 @@ impl Turn<'_> {
     /// A file for code that the provider runs. The provider's own files are left out.
     fn upload(&mut self, path: String, block: KeptFile) -> Result<(), InferenceError> {
         let KeptFile { file_id, rest } = block;
-        check(&format!("{path}."), &rest, accepted::KEPT_FILE)?;
+        check(&format!("{path}."), &rest, KeptFile::ACCEPTED)?;
         if self.role != "assistant" {
             let field = format!("{path}.file_id");
             let note = files::file(&field, Some(&file_id), &[], FileSource::Elsewhere, self.age)?;
@@ -296,7 +295,7 @@ impl Turn<'_> {
     ) -> Result<(), InferenceError> {
         let ProviderToolUseBlock { id: _, name: _, input: _, rest } = block;
         self.leave_out(path, "a tool call that the provider ran")?;
-        check(&format!("{path}."), &rest, accepted::PROVIDER_TOOL_USE)
+        check(&format!("{path}."), &rest, ProviderToolUseBlock::ACCEPTED)
     }
 
     /// The result of a tool that the provider ran itself.
@@ -307,7 +306,7 @@ impl Turn<'_> {
     ) -> Result<(), InferenceError> {
         let ProviderResultBlock { tool_use_id: _, rest } = block;
         self.leave_out(path, "the result of a tool that the provider ran")?;
-        check(&format!("{path}."), &rest, accepted::PROVIDER_RESULT)
+        check(&format!("{path}."), &rest, ProviderResultBlock::ACCEPTED)
     }
 
     /// Leaves out a block of the assistant. Texts before and after it stay apart.
@@ -328,7 +327,7 @@ impl Turn<'_> {
     /// The answer of a tool, as a message.
     fn result(&mut self, path: String, block: ToolResultBlock) -> Result<(), InferenceError> {
         let ToolResultBlock { tool_use_id, content, is_error, rest } = block;
-        check(&format!("{path}."), &rest, accepted::TOOL_RESULT)?;
+        check(&format!("{path}."), &rest, ToolResultBlock::ACCEPTED)?;
         let mut open = OpenMessage::new("tool", &path);
         let content_path = format!("{path}.content");
         match content {
@@ -367,7 +366,7 @@ impl Turn<'_> {
             ResultBlock::SearchResult(block) => search_result(&path, block)?,
             ResultBlock::BrowserState(block) => browser_state(&path, block)?,
             ResultBlock::ToolReference(ToolReferenceBlock { tool_name, rest }) => {
-                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                check(&format!("{path}."), &rest, ToolReferenceBlock::ACCEPTED)?;
                 let text = format!("The tool {tool_name} is offered now.");
                 self.turns.changes.push(ToolChange::Reference { name: tool_name });
                 ContentPartInput::Text(text)

@@ -38,15 +38,15 @@ impl ToolChange {
         block: ToolSearchResultBlock,
     ) -> Result<Vec<Self>, InferenceError> {
         let ToolSearchResultBlock { tool_use_id: _, content, rest } = block;
-        check(&format!("{path}."), &rest, accepted::TOOL_SEARCH_RESULT)?;
+        check(&format!("{path}."), &rest, ToolSearchResultBlock::ACCEPTED)?;
         let path = format!("{path}.content");
         let references = match content {
             ToolSearchContent::ToolSearchToolResultError(ToolSearchError { rest }) => {
-                check(&format!("{path}."), &rest, accepted::TOOL_SEARCH_ERROR)?;
+                check(&format!("{path}."), &rest, ToolSearchError::ACCEPTED)?;
                 return Ok(Vec::new());
             }
             ToolSearchContent::ToolSearchToolSearchResult(FoundTools { tool_references, rest }) => {
-                check(&format!("{path}."), &rest, &[])?;
+                check(&format!("{path}."), &rest, FoundTools::ACCEPTED)?;
                 tool_references
             }
         };
@@ -54,7 +54,7 @@ impl ToolChange {
         check_elements(&path, references.len(), limits::MAX_TOOLS)?;
         let reference = |(at, FoundTool::ToolReference(block)): (usize, FoundTool)| {
             let ToolReferenceBlock { tool_name, rest } = block;
-            check(&format!("{path}[{at}]."), &rest, accepted::TOOL_REFERENCE)?;
+            check(&format!("{path}[{at}]."), &rest, ToolReferenceBlock::ACCEPTED)?;
             Ok(Self::Reference { name: tool_name })
         };
         references.into_iter().enumerate().map(reference).collect()
@@ -66,15 +66,15 @@ impl ToolChange {
     /// A field that is not served.
     pub(super) fn addition(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
         let ToolChangeBlock { tool, rest } = block;
-        check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+        check(&format!("{path}."), &rest, ToolChangeBlock::ACCEPTED)?;
         let path = format!("{path}.tool");
         match tool {
             ChangedTool::ToolReference(NamedTool { name, rest }) => {
-                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                check(&format!("{path}."), &rest, NamedTool::ACCEPTED)?;
                 Ok(Self::Addition { path: format!("{path}.name"), name })
             }
             ChangedTool::ToolDefinition(DefinedTool { definition, rest }) => {
-                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                check(&format!("{path}."), &rest, DefinedTool::ACCEPTED)?;
                 Ok(Self::Definition { path: format!("{path}.definition"), tool: *definition })
             }
         }
@@ -86,11 +86,11 @@ impl ToolChange {
     /// A field that is not served.
     pub(super) fn removal(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
         let ToolChangeBlock { tool, rest } = block;
-        check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+        check(&format!("{path}."), &rest, ToolChangeBlock::ACCEPTED)?;
         let path = format!("{path}.tool");
         match tool {
             ChangedTool::ToolReference(NamedTool { name, rest }) => {
-                check(&format!("{path}."), &rest, accepted::TOOL_REFERENCE)?;
+                check(&format!("{path}."), &rest, NamedTool::ACCEPTED)?;
                 Ok(Self::Removal { path: format!("{path}.name"), name })
             }
             ChangedTool::ToolDefinition(_) => {
@@ -161,7 +161,7 @@ impl Tools {
             let expected = "custom, because the model does not know the arguments of other tools";
             return Err(InferenceError::invalid(&format!("{path}.type"), expected, quoted(&kind)));
         }
-        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        check(&format!("{path}."), &rest, Tool::ACCEPTED)?;
         let Some(name) = name else {
             return Err(InferenceError::invalid(&format!("{path}.name"), "a name", "none"));
         };

@@ -89,17 +89,8 @@ pub const PART: &[Accepted] = &[
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
-/// Of an image's address.
-pub const IMAGE: &[Accepted] = &[];
-
 /// Of a tool.
 pub const TOOL: &[Accepted] = &[accepted("cache_control", Values::Any, "Cline")];
-
-/// Of a tool's function.
-pub const FUNCTION: &[Accepted] = &[];
-
-/// Of the form of an answer.
-pub const FORMAT: &[Accepted] = &[];
 
 /// Of a tool call.
 pub const TOOL_CALL: &[Accepted] =
@@ -149,7 +140,6 @@ mod tests {
             assert_eq!(found, format!("messages[1].{name}"));
         }
         assert!(refused(json!({"include_reasoning": false}), CHAT).is_some());
-        assert!(refused(json!({"output_schema": {}}), FUNCTION).is_some());
     }
 
     #[test]
@@ -170,21 +160,9 @@ mod tests {
 
     #[test]
     fn each_table_has_each_field_once() {
-        for table in [
-            CHAT,
-            MESSAGE,
-            PART,
-            IMAGE,
-            TOOL,
-            FUNCTION,
-            FORMAT,
-            TOOL_CALL,
-            CALLED,
-            STREAM,
-            THINKING,
-            REASONING,
-            COMPLETIONS,
-        ] {
+        for table in
+            [CHAT, MESSAGE, PART, TOOL, TOOL_CALL, CALLED, STREAM, THINKING, REASONING, COMPLETIONS]
+        {
             for (at, one) in table.iter().enumerate() {
                 assert!(table[..at].iter().all(|other| other.field != one.field), "{}", one.field);
                 assert!(!one.client.is_empty());

@@ -3,39 +3,31 @@
 
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule};
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::accepted;
-use crate::front::http::accepted::{Rest, check};
+use crate::front::http::accepted::{check, objects};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Biases;
 use crate::inference::error::{InferenceError, quoted};
 
-/// Options of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct StreamOptions {
-    /// Whether a last chunk has the tokens of the whole request.
-    pub include_usage: Option<bool>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
+objects! {
+    /// Options of a stream.
+    #[derive(Default)]
+    pub struct StreamOptions accepts STREAM {
+        /// Whether a last chunk has the tokens of the whole request.
+        pub include_usage: Option<bool>,
+    }
 
-/// Options of a request that only this service has.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct Extension {
-    /// The lane: `auto`, `plain` or `speculative`.
-    pub route: Option<String>,
-    /// Variables of the chat template.
-    #[schema(value_type = Option<Object>)]
-    pub template_arguments: Option<AnyJson>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
+    /// Options of a request that only this service has.
+    #[derive(Default)]
+    pub struct Extension {
+        /// The lane: `auto`, `plain` or `speculative`.
+        pub route: Option<String>,
+        /// Variables of the chat template.
+        #[schema(value_type = Option<Object>)]
+        pub template_arguments: Option<AnyJson>,
+    }
 }
 
 /// Parts of the request that the writer of an answer needs.
@@ -218,7 +210,7 @@ pub(super) fn include_usage(
         let (expected, found) = ("nothing, because `stream` is not true", "options of a stream");
         return Err(InferenceError::invalid("stream_options", expected, found));
     }
-    check("stream_options.", &rest, accepted::STREAM)?;
+    check("stream_options.", &rest, StreamOptions::ACCEPTED)?;
     Ok(include_usage.unwrap_or(false))
 }
 

@@ -131,9 +131,6 @@ pub const FUNCTION: &[Accepted] = &[
     accepted("output_schema", Values::Any, "Codex CLI; the model is not told of it"),
 ];
 
-/// Of a search for tools.
-pub const TOOL_SEARCH: &[Accepted] = &[];
-
 /// Of the client's search for tools where a choice of tools names it.
 pub const CHOSEN_SEARCH: &[Accepted] = &[
     accepted("description", Values::Any, "clients that repeat the definition of the search"),

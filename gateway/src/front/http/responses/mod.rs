@@ -11,7 +11,6 @@ mod custom_input;
 pub mod decode;
 pub mod encode;
 mod logprobs;
-mod other_types;
 mod parts;
 pub mod tools;
 pub mod types;

@@ -2,9 +2,7 @@
 
 use paceline_proto::limits;
 
-use super::accepted;
-use super::other_types::{AudioPart, FilePart};
-use super::types::{ImagePart, RefusalPart, ResponsesPart, TextPart};
+use super::types::{AudioPart, FilePart, ImagePart, RefusalPart, ResponsesPart, TextPart};
 use crate::front::http::accepted::check;
 use crate::front::http::error::MessagePath;
 use crate::front::http::files::{FileSource, Turn, file, image_elsewhere, sound};
@@ -43,17 +41,17 @@ pub(super) fn parts(
         match part {
             ResponsesPart::InputText(TextPart { text, rest })
             | ResponsesPart::OutputText(TextPart { text, rest }) => {
-                check(&path, &rest, accepted::TEXT)?;
+                check(&path, &rest, TextPart::ACCEPTED)?;
                 Ok(said(text))
             }
             ResponsesPart::Refusal(RefusalPart { refusal, rest }) => {
-                check(&path, &rest, accepted::TEXT)?;
+                check(&path, &rest, RefusalPart::ACCEPTED)?;
                 Ok(said(refusal))
             }
             ResponsesPart::InputImage(image) => image_part(&path, image, turn),
             ResponsesPart::InputFile(file) => file_part(&path, file, turn),
             ResponsesPart::InputAudio(AudioPart { input_audio: _, rest }) => {
-                check(&path, &rest, accepted::IMAGE)?;
+                check(&path, &rest, AudioPart::ACCEPTED)?;
                 sound(&format!("{path}input_audio"), turn)
             }
         }
@@ -67,7 +65,7 @@ fn image_part(
     turn: Turn,
 ) -> Result<ContentPartInput, InferenceError> {
     let ImagePart { image_url, file_id, detail, rest } = image;
-    check(path, &rest, accepted::IMAGE)?;
+    check(path, &rest, ImagePart::ACCEPTED)?;
     let detail = detail_of(&format!("{path}detail"), detail)?;
     match (image_url, file_id) {
         (Some(url), None) => Ok(ContentPartInput::ImageUrl { url, detail }),
@@ -84,7 +82,7 @@ fn image_part(
 
 fn file_part(path: &str, part: FilePart, turn: Turn) -> Result<ContentPartInput, InferenceError> {
     let FilePart { file_data, file_url, file_id, filename, rest } = part;
-    check(path, &rest, accepted::FILE)?;
+    check(path, &rest, FilePart::ACCEPTED)?;
     let (name, source) = match (&file_data, &file_url, &file_id) {
         (Some(data), None, None) => ("file_data", FileSource::Encoded(data)),
         (None, Some(url), None) => ("file_url", FileSource::at(url)),

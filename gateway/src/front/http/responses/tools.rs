@@ -168,7 +168,7 @@ impl Tools {
 
     fn namespace(&mut self, path: &str, tool: NamespaceTool) -> Result<(), InferenceError> {
         let NamespaceTool { name, description, tools, defer_loading, rest } = tool;
-        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        check(&format!("{path}."), &rest, NamespaceTool::ACCEPTED)?;
         self.count(&format!("{path}.tools"), tools.len())?;
         let description = description.unwrap_or_default();
         let group = Group { name, description, is_deferred: defer_loading == Some(true) };
@@ -184,7 +184,7 @@ impl Tools {
 
     fn search(&mut self, path: &str, tool: ToolSearchTool) -> Result<(), InferenceError> {
         let ToolSearchTool { execution: _, description, parameters, rest } = tool;
-        check(&format!("{path}."), &rest, accepted::TOOL_SEARCH)?;
+        check(&format!("{path}."), &rest, ToolSearchTool::ACCEPTED)?;
         let description = description.unwrap_or_else(|| "Searches for further tools.".to_owned());
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
         let input = ToolInput {
@@ -212,7 +212,7 @@ impl Tools {
         tool: FunctionTool,
     ) -> Result<(), InferenceError> {
         let FunctionTool { name, description, parameters, strict, defer_loading, rest } = tool;
-        check(&format!("{path}."), &rest, accepted::FUNCTION)?;
+        check(&format!("{path}."), &rest, FunctionTool::ACCEPTED)?;
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
         let description = described(group, description.unwrap_or_default());
         let strict = strict.unwrap_or(false);
@@ -229,17 +229,17 @@ impl Tools {
         tool: CustomTool,
     ) -> Result<(), InferenceError> {
         let CustomTool { name, description, format, defer_loading, rest } = tool;
-        check(&format!("{path}."), &rest, accepted::TOOL)?;
+        check(&format!("{path}."), &rest, CustomTool::ACCEPTED)?;
         let mut description = described(group, description.unwrap_or_default());
         let mut argument = "The whole input of the tool, as text.".to_owned();
         let grammar = match format {
             None => None,
             Some(CustomFormat::Text(PlainFormat { rest })) => {
-                check(&format!("{path}.format."), &rest, &[])?;
+                check(&format!("{path}.format."), &rest, PlainFormat::ACCEPTED)?;
                 None
             }
             Some(CustomFormat::Grammar(GrammarFormat { syntax, definition, rest })) => {
-                check(&format!("{path}.format."), &rest, &[])?;
+                check(&format!("{path}.format."), &rest, GrammarFormat::ACCEPTED)?;
                 Some((syntax, definition))
             }
         };

@@ -7,7 +7,7 @@ use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
-use super::accepted::{self, check_edits, is_billing};
+use super::accepted::{check_edits, is_billing};
 use super::blocks::text;
 use super::conversation::{OpenMessage, Turns};
 use super::error::ERROR_CODE;
@@ -84,7 +84,7 @@ pub fn decode(
         rest,
     } = body;
     check_thread(&rest)?;
-    check("", &rest, accepted::REQUEST)?;
+    check("", &rest, MessagesRequest::ACCEPTED)?;
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     if let Some(management) = &context_management {
@@ -121,7 +121,7 @@ pub fn decode(
         effort = effort_of_turn(&path, config)?.or(effort);
     }
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
-    check("paceline.", &rest, &[])?;
+    check("paceline.", &rest, Extension::ACCEPTED)?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
     let tools = if choice.is_some() { tools } else { Vec::new() };
@@ -202,7 +202,7 @@ fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>, Inferen
     let Some(ToolChoice { kind, name, disable_parallel_tool_use: _, rest }) = choice else {
         return Ok(Some(ToolCallRule::Auto));
     };
-    check("tool_choice.", &rest, accepted::TOOL_CHOICE)?;
+    check("tool_choice.", &rest, ToolChoice::ACCEPTED)?;
     match (kind.as_str(), name) {
         ("auto", None) => Ok(Some(ToolCallRule::Auto)),
         ("none", None) => Ok(None),
@@ -252,7 +252,7 @@ fn thoughts(
                 return Err(InferenceError::invalid("thinking.type", expected, quoted(&kind)));
             }
         };
-        check("thinking.", &rest, accepted::THINKING_CONFIG)?;
+        check("thinking.", &rest, Thinking::ACCEPTED)?;
         thoughts.arguments.insert("enable_thinking".into(), thinks.into());
         thoughts.budget = budget_tokens.map(Count::get);
         thoughts.hide = match display.as_deref() {
@@ -265,9 +265,9 @@ fn thoughts(
         };
     }
     if let Some(OutputConfig { effort, format, rest }) = output {
-        check("output_config.", &rest, accepted::OUTPUT_CONFIG)?;
+        check("output_config.", &rest, OutputConfig::ACCEPTED)?;
         if let Some(OutputFormat { kind, schema, rest }) = format {
-            check("output_config.format.", &rest, &[])?;
+            check("output_config.format.", &rest, OutputFormat::ACCEPTED)?;
             if kind != "json_schema" {
                 let (field, expected) = ("output_config.format.type", "json_schema");
                 return Err(InferenceError::invalid(field, expected, quoted(&kind)));
@@ -291,7 +291,7 @@ fn amount(path: &str, word: &str) -> Result<Effort, InferenceError> {
 /// How much the model thinks in one turn, by a message of the system at `path`.
 fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>, InferenceError> {
     let OutputConfig { effort, format, rest } = config;
-    check(&format!("{path}."), &rest, accepted::OUTPUT_CONFIG)?;
+    check(&format!("{path}."), &rest, OutputConfig::ACCEPTED)?;
     if format.is_some() {
         let expected = "nothing, because the form of the answer is the request's";
         return Err(InferenceError::invalid(&format!("{path}.format"), expected, "a format"));

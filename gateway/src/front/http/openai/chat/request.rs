@@ -7,11 +7,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::front::http::accepted::Rest;
+use crate::front::http::accepted::{Rest, objects};
 use crate::front::http::json::{AnyJson, ResentArguments};
 use crate::front::http::number::{
     Biases, Count, MaxTokensOrNone, Samples, Seed, TokenId, TopK, TopLogprobs,
 };
+use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{
     Extension, StreamOptions, biases, one_penalty, with_parameters,
 };
@@ -51,9 +52,10 @@ with_parameters! {
         /// Number of the most probable tokens that are reported beside each token.
         #[schema(inline)]
         pub top_logprobs: Option<TopLogprobs>,
-        /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes the
-        /// nearest word of the chat template's variable of this name; a template without it is asked to
-        /// think (`enable_thinking`). `none` switches thinking off there. Another word is passed as it is.
+        /// How much the model thinks: `minimal`, `low`, `medium`, `high`, `xhigh` or `max`. It becomes
+        /// the nearest word of the chat template's variable of this name; a template without it is
+        /// asked to think (`enable_thinking`). `none` switches thinking off there. Another word is
+        /// passed as it is.
         pub reasoning_effort: Option<String>,
         /// Whether the model thinks, under Qwen's name.
         pub enable_thinking: Option<bool>,
@@ -78,34 +80,6 @@ with_parameters! {
     }
 }
 
-/// One message of a conversation.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatMessage {
-    /// `system`, `developer`, `user`, `assistant` or `tool`.
-    pub role: String,
-    /// A text, or parts.
-    #[schema(value_type = Option<ChatContent>)]
-    pub content: Option<TextOr<ChatPart>>,
-    /// Name of the participant or of the tool.
-    pub name: Option<String>,
-    /// Tool calls that the assistant made.
-    pub tool_calls: Option<Vec<ChatToolCall>>,
-    /// Id of the tool call that a tool answers.
-    pub tool_call_id: Option<String>,
-    /// The assistant's reasoning before its answer.
-    pub reasoning_content: Option<String>,
-    /// Another name of `reasoning_content`.
-    pub thinking: Option<String>,
-    /// Another name of `reasoning_content`.
-    pub reasoning: Option<String>,
-    /// The assistant's text if it refused.
-    pub refusal: Option<String>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
 /// The forms of a message's content, for its schema: that of a generic type would have a copy of
 /// the part's.
 #[derive(Clone, Debug, ToSchema)]
@@ -115,52 +89,6 @@ pub enum ChatContent {
     Text(String),
     /// Parts, in order.
     Parts(Vec<ChatPart>),
-}
-
-/// A part of a message's content.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatPart {
-    /// `text`, `image_url`, `input_image`, `image`, `file`, `input_audio` or, of an assistant,
-    /// `refusal`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The text of a part of type `text`.
-    pub text: Option<String>,
-    /// The text of a part of type `refusal`.
-    pub refusal: Option<String>,
-    /// The image of a part of type `image_url`, `input_image` or `image`.
-    pub image_url: Option<ImageSource>,
-    /// The image of a part of type `image`, as templates of chats have it.
-    pub image: Option<ImageSource>,
-    /// The address of the image of a part of type `image`, likewise.
-    pub url: Option<String>,
-    /// `detail` of the image, beside its address.
-    pub detail: Option<String>,
-    /// The file of a part of type `file`. A file of text is served; another is refused, or left out
-    /// of an earlier turn.
-    pub file: Option<ChatFile>,
-    /// The sound of a part of type `input_audio`. It is refused, or left out of an earlier turn.
-    #[schema(value_type = Option<Object>)]
-    pub input_audio: Option<AnyJson>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A file.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatFile {
-    /// The file in base64, or a `data:` URL with it.
-    pub file_data: Option<String>,
-    /// Id of a file that another service keeps.
-    pub file_id: Option<String>,
-    /// Name of the file. The model is shown it before the text.
-    pub filename: Option<String>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
 }
 
 /// An image by its address, or by an object with that address.
@@ -202,114 +130,6 @@ impl<'de> Visitor<'de> for ImageVisitor {
     }
 }
 
-/// The address of an image.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ImageAddress {
-    /// A `data:` URL. No other address is fetched.
-    pub url: String,
-    /// `low` for few pixels; `auto` or `high` for all that the model reads.
-    pub detail: Option<String>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A tool that the model may call.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatTool {
-    /// `function`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The function.
-    pub function: Option<ChatFunction>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A function that the model may call.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatFunction {
-    /// Name of the function.
-    pub name: String,
-    /// Purpose of the function, for the model.
-    pub description: Option<String>,
-    /// The JSON schema of its arguments.
-    #[schema(value_type = Option<Object>)]
-    pub parameters: Option<AnyJson>,
-    /// Whether the arguments of every tool call follow the schema.
-    pub strict: Option<bool>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A tool call that the assistant made, as a client resends it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ChatToolCall {
-    /// Id of the tool call.
-    pub id: String,
-    /// `function`.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// Function that was called.
-    pub function: CalledFunction,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A function that was called.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct CalledFunction {
-    /// Name of the function.
-    pub name: String,
-    /// A JSON object as text. Another text is shown to the model as it is.
-    #[serde(default)]
-    #[schema(value_type = String)]
-    pub arguments: ResentArguments,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// Format of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ResponseFormat {
-    /// `text`, `json_object` or `json_schema`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The schema of `json_schema`.
-    pub json_schema: Option<NamedSchema>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
-/// A schema with a name.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct NamedSchema {
-    /// Name of the schema. The model is not shown it.
-    pub name: Option<String>,
-    /// Purpose of the schema. The model is not shown it.
-    pub description: Option<String>,
-    /// JSON schema that the answer follows.
-    #[schema(value_type = Option<Object>)]
-    pub schema: Option<AnyJson>,
-    /// Answers follow the schema also if this is false.
-    pub strict: Option<bool>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
-
 /// Whether, or how much, the model thinks, as Ollama's clients say it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Think {
@@ -329,42 +149,174 @@ impl<'de> Deserialize<'de> for Think {
     }
 }
 
-/// Whether the model thinks, as clients of DeepSeek and GLM say it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ThinkingSwitch {
-    /// `enabled`, `disabled` or `auto`.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// Tokens after which the thought is ended; 0 is no bound.
-    pub budget_tokens: Option<Count>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
+objects! {
+    /// One message of a conversation.
+    #[derive(Default)]
+    pub struct ChatMessage accepts MESSAGE {
+        /// `system`, `developer`, `user`, `assistant` or `tool`.
+        pub role: String,
+        /// A text, or parts.
+        #[schema(value_type = Option<ChatContent>)]
+        pub content: Option<TextOr<ChatPart>>,
+        /// Name of the participant or of the tool.
+        pub name: Option<String>,
+        /// Tool calls that the assistant made.
+        pub tool_calls: Option<Vec<ChatToolCall>>,
+        /// Id of the tool call that a tool answers.
+        pub tool_call_id: Option<String>,
+        /// The assistant's reasoning before its answer.
+        pub reasoning_content: Option<String>,
+        /// Another name of `reasoning_content`.
+        pub thinking: Option<String>,
+        /// Another name of `reasoning_content`.
+        pub reasoning: Option<String>,
+        /// The assistant's text if it refused.
+        pub refusal: Option<String>,
+    }
 
-/// Whether, or how much, the model thinks, as clients of OpenRouter say it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct ReasoningSwitch {
-    /// Whether.
-    pub enabled: Option<bool>,
-    /// How much: a word of `reasoning_effort`.
-    pub effort: Option<String>,
-    /// Tokens after which the thought is ended; 0 is no bound.
-    pub max_tokens: Option<Count>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
-}
+    /// A part of a message's content.
+    #[derive(Default)]
+    pub struct ChatPart accepts PART {
+        /// `text`, `image_url`, `input_image`, `image`, `file`, `input_audio` or, of an assistant,
+        /// `refusal`.
+        #[serde(rename = "type")]
+        pub kind: String,
+        /// The text of a part of type `text`.
+        pub text: Option<String>,
+        /// The text of a part of type `refusal`.
+        pub refusal: Option<String>,
+        /// The image of a part of type `image_url`, `input_image` or `image`.
+        pub image_url: Option<ImageSource>,
+        /// The image of a part of type `image`, as templates of chats have it.
+        pub image: Option<ImageSource>,
+        /// The address of the image of a part of type `image`, likewise.
+        pub url: Option<String>,
+        /// `detail` of the image, beside its address.
+        pub detail: Option<String>,
+        /// The file of a part of type `file`. A file of text is served; another is refused, or left
+        /// out of an earlier turn.
+        pub file: Option<ChatFile>,
+        /// The sound of a part of type `input_audio`. It is refused, or left out of an old turn.
+        #[schema(value_type = Option<Object>)]
+        pub input_audio: Option<AnyJson>,
+    }
 
-/// Whether a stream ends with the request's tokens, as clients of OpenRouter say it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
-pub struct UsageSwitch {
-    /// Whether it does.
-    pub include: Option<bool>,
-    /// Fields that are not served.
-    #[serde(flatten)]
-    #[schema(ignore)]
-    pub rest: Rest,
+    /// A file by its content, or by an id. The model is shown it as text.
+    #[derive(Default)]
+    pub struct ChatFile {
+        /// The file in base64, or a `data:` URL with it.
+        pub file_data: Option<String>,
+        /// Id of a file that another service keeps.
+        pub file_id: Option<String>,
+        /// Name of the file. The model is shown it before the text.
+        pub filename: Option<String>,
+    }
+
+    /// The address of an image.
+    #[derive(Default)]
+    pub struct ImageAddress {
+        /// A `data:` URL. No other address is fetched.
+        pub url: String,
+        /// `low` for few pixels; `auto` or `high` for all that the model reads.
+        pub detail: Option<String>,
+    }
+
+    /// A tool that the model may call.
+    #[derive(Default)]
+    pub struct ChatTool accepts TOOL {
+        /// `function`.
+        #[serde(rename = "type")]
+        pub kind: String,
+        /// The function.
+        pub function: Option<ChatFunction>,
+    }
+
+    /// A function that the model may call.
+    #[derive(Default)]
+    pub struct ChatFunction {
+        /// Name of the function.
+        pub name: String,
+        /// Purpose of the function, for the model.
+        pub description: Option<String>,
+        /// The JSON schema of its arguments.
+        #[schema(value_type = Option<Object>)]
+        pub parameters: Option<AnyJson>,
+        /// Whether the arguments of every tool call follow the schema.
+        pub strict: Option<bool>,
+    }
+
+    /// A tool call that the assistant made, as a client resends it.
+    #[derive(Default)]
+    pub struct ChatToolCall accepts TOOL_CALL {
+        /// Id of the tool call.
+        pub id: String,
+        /// `function`.
+        #[serde(rename = "type")]
+        pub kind: Option<String>,
+        /// Function that was called.
+        pub function: CalledFunction,
+    }
+
+    /// A function that was called.
+    #[derive(Default)]
+    pub struct CalledFunction accepts CALLED {
+        /// Name of the function.
+        pub name: String,
+        /// A JSON object as text. Another text is shown to the model as it is.
+        #[serde(default)]
+        #[schema(value_type = String)]
+        pub arguments: ResentArguments,
+    }
+
+    /// Format of an answer.
+    #[derive(Default)]
+    pub struct ResponseFormat {
+        /// `text`, `json_object` or `json_schema`.
+        #[serde(rename = "type")]
+        pub kind: String,
+        /// The schema of `json_schema`.
+        pub json_schema: Option<NamedSchema>,
+    }
+
+    /// A schema with a name.
+    #[derive(Default)]
+    pub struct NamedSchema {
+        /// Name of the schema. The model is not shown it.
+        pub name: Option<String>,
+        /// Purpose of the schema. The model is not shown it.
+        pub description: Option<String>,
+        /// JSON schema that the answer follows.
+        #[schema(value_type = Option<Object>)]
+        pub schema: Option<AnyJson>,
+        /// Answers follow the schema also if this is false.
+        pub strict: Option<bool>,
+    }
+
+    /// Whether the model thinks, as clients of DeepSeek and GLM say it.
+    #[derive(Default)]
+    pub struct ThinkingSwitch accepts THINKING {
+        /// `enabled`, `disabled` or `auto`.
+        #[serde(rename = "type")]
+        pub kind: Option<String>,
+        /// Tokens after which the thought is ended; 0 is no bound.
+        pub budget_tokens: Option<Count>,
+    }
+
+    /// Whether, or how much, the model thinks, as clients of OpenRouter say it.
+    #[derive(Default)]
+    pub struct ReasoningSwitch accepts REASONING {
+        /// Whether.
+        pub enabled: Option<bool>,
+        /// How much: a word of `reasoning_effort`.
+        pub effort: Option<String>,
+        /// Tokens after which the thought is ended; 0 is no bound.
+        pub max_tokens: Option<Count>,
+    }
+
+    /// Whether a stream ends with the request's tokens, as clients of OpenRouter say it.
+    #[derive(Default)]
+    pub struct UsageSwitch {
+        /// Whether it does.
+        pub include: Option<bool>,
+    }
 }

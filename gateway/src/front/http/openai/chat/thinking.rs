@@ -9,7 +9,6 @@ use crate::front::effort::{ENABLE_THINKING, REASONING_EFFORT, Thoughts, Wish};
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Count;
-use crate::front::http::openai::accepted;
 use crate::inference::error::{InferenceError, quoted};
 
 /// The fields of a request that say it, and the variables of the template.
@@ -139,7 +138,7 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
         Think::Effort(word) => ("think", Wish::of_word(word)),
     }));
     if let Some(ThinkingSwitch { kind, budget_tokens: _, rest }) = thinking {
-        check("thinking.", &rest, accepted::THINKING)?;
+        check("thinking.", &rest, ThinkingSwitch::ACCEPTED)?;
         match kind.as_deref() {
             None | Some("auto" | "adaptive") => {}
             Some("enabled") => wishes.push(("thinking", Wish::On)),
@@ -151,7 +150,7 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
         }
     }
     if let Some(ReasoningSwitch { enabled, effort, max_tokens: _, rest }) = reasoning {
-        check("reasoning.", &rest, accepted::REASONING)?;
+        check("reasoning.", &rest, ReasoningSwitch::ACCEPTED)?;
         wishes.extend(enabled.map(|on| ("reasoning.enabled", Wish::of_switch(on))));
         wishes.extend(effort.map(|word| ("reasoning.effort", Wish::of_word(word))));
     }

@@ -52,7 +52,7 @@ pub(crate) fn completion(
         return Err(InferenceError::invalid("echo", "false, the value that is served", true));
     }
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
-    check("paceline.", &rest, &[])?;
+    check("paceline.", &rest, Extension::ACCEPTED)?;
     if template_arguments.is_some() {
         let field = "paceline.template_arguments";
         let expected = "nothing, because no template is used for a text";

@@ -12,13 +12,13 @@ use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
 
 use super::accepted;
-use super::other_types::{ShellCallItem, ShellOutputItem};
 use super::parts::{parts, said};
 use super::tools::{SEARCH, Tools, custom_arguments, model_name};
 use super::types::{
     AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, InputItem, Item,
-    MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, ResponsesRequest, TextConfig,
-    TextFormat, ToolSearchCallItem, ToolSearchOutputItem,
+    MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, ResponsesRequest,
+    ShellCallItem, ShellOutputItem, TextConfig, TextFormat, ToolSearchCallItem,
+    ToolSearchOutputItem,
 };
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
@@ -98,7 +98,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
         paceline,
         rest,
     } = body;
-    check("", &rest, accepted::REQUEST)?;
+    check("", &rest, ResponsesRequest::ACCEPTED)?;
     let form = text_form(text)?;
     let Included { encrypted_reasoning, logprobs } =
         included(include.unwrap_or_default(), top_logprobs.map(TopLogprobs::get))?;
@@ -133,7 +133,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
     offered.retain(|tool| !tools.waits(&tool.name));
     let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
-    check("paceline.", &rest, &[])?;
+    check("paceline.", &rest, Extension::ACCEPTED)?;
     // What the client sets by name counts more than what follows from other fields.
     arguments.extend(template_arguments.unwrap_or_default().0);
     let paths = FieldPaths { messages: paths, ..FieldPaths::new(FIELDS).of_tools(&offered) };
@@ -403,7 +403,7 @@ fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
     let join = |name: &str, parts: Option<Vec<ReasoningText>>| {
         let parts = parts.unwrap_or_default().into_iter().enumerate();
         let text = |(at, ReasoningText { kind: _, text, rest }): (usize, ReasoningText)| {
-            check(&format!("{path}.{name}[{at}]."), &rest, &[])?;
+            check(&format!("{path}.{name}[{at}]."), &rest, ReasoningText::ACCEPTED)?;
             Ok(text)
         };
         let texts: Result<Vec<String>, InferenceError> = parts.map(text).collect();
@@ -420,9 +420,9 @@ fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
 fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceError> {
     const FIELD: &str = "text.format.schema";
     let Some(TextConfig { format, rest }) = text else { return Ok(None) };
-    check("text.", &rest, accepted::TEXT_CONFIG)?;
+    check("text.", &rest, TextConfig::ACCEPTED)?;
     let Some(TextFormat { kind, schema, name: _, rest }) = format else { return Ok(None) };
-    check("text.format.", &rest, accepted::FORMAT)?;
+    check("text.format.", &rest, TextFormat::ACCEPTED)?;
     match (kind.as_str(), schema) {
         ("text", None) => Ok(None),
         ("json_object", None) => Ok(Some(TextForm::JsonObject)),
@@ -480,7 +480,7 @@ struct Thoughts {
 fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
     let mut thoughts = Thoughts::default();
     let Some(Reasoning { effort, rest }) = reasoning else { return Ok(thoughts) };
-    check("reasoning.", &rest, accepted::REASONING)?;
+    check("reasoning.", &rest, Reasoning::ACCEPTED)?;
     let Some(effort) = effort else { return Ok(thoughts) };
     match (effort.as_str(), Effort::from_word(&effort)) {
         ("none", _) => {

@@ -71,7 +71,7 @@ pub(crate) fn chat(
     let include_usage = include_usage(stream, stream_options)? || asks_for_usage(usage)?;
     let form = text_form(response_format)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
-    check("paceline.", &rest, &[])?;
+    check("paceline.", &rest, Extension::ACCEPTED)?;
     let thinking = ThinkingFields {
         template_arguments,
         chat_template_kwargs,
@@ -119,12 +119,12 @@ pub(crate) fn chat(
 fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, InferenceError> {
     const FIELD: &str = "response_format.json_schema";
     let Some(ResponseFormat { kind, json_schema, rest }) = format else { return Ok(None) };
-    check("response_format.", &rest, accepted::FORMAT)?;
+    check("response_format.", &rest, ResponseFormat::ACCEPTED)?;
     match (kind.as_str(), json_schema) {
         ("text", None) => Ok(None),
         ("json_object", None) => Ok(Some(TextForm::JsonObject)),
         ("json_schema", Some(NamedSchema { name: _, description: _, schema, strict: _, rest })) => {
-            check(&format!("{FIELD}."), &rest, accepted::FORMAT)?;
+            check(&format!("{FIELD}."), &rest, NamedSchema::ACCEPTED)?;
             match schema {
                 Some(schema) => Ok(Some(TextForm::JsonSchema(schema.text()))),
                 None => {
@@ -148,7 +148,7 @@ fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, Inferen
 /// Whether OpenRouter's field asks for the request's tokens. An answer that is whole has them anyway.
 fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool, InferenceError> {
     let Some(UsageSwitch { include, rest }) = usage else { return Ok(false) };
-    check("usage.", &rest, &[])?;
+    check("usage.", &rest, UsageSwitch::ACCEPTED)?;
     Ok(include.unwrap_or(false))
 }
 
@@ -194,7 +194,7 @@ fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput, 
         rest,
     } = message;
     let path = format!("messages[{at}].");
-    check(&path, &rest, accepted::MESSAGE)?;
+    check(&path, &rest, ChatMessage::ACCEPTED)?;
     let tool_calls = tool_calls.unwrap_or_default().into_iter().enumerate();
     let tool_calls: Vec<ToolCallInput> =
         tool_calls.map(|(place, call)| tool_call(&path, place, call)).collect::<Result<_, _>>()?;
@@ -259,7 +259,7 @@ fn content_part(
             return Err(InferenceError::invalid(&field("refusal"), expected, "a text"));
         }
     };
-    check(&path, &rest, accepted::PART)?;
+    check(&path, &rest, ChatPart::ACCEPTED)?;
     let images = ImageFields { image_url, image, url: url.map(ImageSource::Address), detail };
     match (kind.as_str(), text) {
         ("file", None) if images.is_none() && input_audio.is_none() => {
@@ -292,7 +292,7 @@ fn file_part(
     turn: Turn,
 ) -> Result<ContentPartInput, InferenceError> {
     let ChatFile { file_data, file_id, filename, rest } = file.unwrap_or_default();
-    check(&format!("{path}."), &rest, &[])?;
+    check(&format!("{path}."), &rest, ChatFile::ACCEPTED)?;
     let (name, source) = match (&file_data, &file_id) {
         (Some(data), None) => ("file_data", FileSource::Encoded(data)),
         (None, Some(_)) => ("file_id", FileSource::Elsewhere),
@@ -346,7 +346,7 @@ impl ImageFields {
         let (url, own, place) = match source {
             ImageSource::Address(url) => (url, None, format!("{path}detail")),
             ImageSource::Object(ImageAddress { url, detail, rest }) => {
-                check(&format!("{field}."), &rest, accepted::IMAGE)?;
+                check(&format!("{field}."), &rest, ImageAddress::ACCEPTED)?;
                 (url, detail, format!("{field}.detail"))
             }
         };
@@ -363,9 +363,9 @@ fn tool_call(
 ) -> Result<ToolCallInput, InferenceError> {
     let ChatToolCall { id, kind, function, rest } = call;
     let path = format!("{path}tool_calls[{place}].");
-    check(&path, &rest, accepted::TOOL_CALL)?;
+    check(&path, &rest, ChatToolCall::ACCEPTED)?;
     let CalledFunction { name, arguments, rest } = function;
-    check(&format!("{path}function."), &rest, accepted::CALLED)?;
+    check(&format!("{path}function."), &rest, CalledFunction::ACCEPTED)?;
     check_kind(&format!("{path}type"), kind.as_deref().unwrap_or("function"))?;
     Ok(ToolCallInput { id, name, arguments: arguments.input() })
 }
@@ -375,11 +375,11 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     let tool = format!("tools[{at}]");
     let path = format!("{tool}.");
     check_kind(&format!("{path}type"), &kind)?;
-    check(&path, &rest, accepted::TOOL)?;
+    check(&path, &rest, ChatTool::ACCEPTED)?;
     let Some(ChatFunction { name, description, parameters, strict, rest }) = function else {
         return Err(InferenceError::invalid(&format!("{path}function"), "a function", "none"));
     };
-    check(&format!("{path}function."), &rest, accepted::FUNCTION)?;
+    check(&format!("{path}function."), &rest, ChatFunction::ACCEPTED)?;
     Ok(ToolInput {
         name,
         description: description.unwrap_or_default(),

@@ -4,8 +4,6 @@
 //! A schema of a request has the served fields of its type and the accepted ones of the protocol's
 //! table, and no others.
 
-mod accepted_fields;
-
 use std::path::{Path, PathBuf};
 
 use paceline_vocabulary::Reason;
@@ -29,7 +27,7 @@ use super::page::orders::OrderRequest;
 use super::page::report::StatusReport;
 use super::responses::answer::ResponsesAnswer;
 use super::responses::types::ResponsesRequest;
-use super::{Health, anthropic, responses};
+use super::{Health, anthropic, openai, responses};
 use crate::service_report::orders::OrderReport;
 
 /// Statuses of errors that a path may answer with.
@@ -314,17 +312,25 @@ fn with_errors(ok: &Value, error: &str) -> Value {
 fn schemas() -> Map<String, Value> {
     let document = serde_json::to_value(Schemas::openapi()).expect("JSON");
     let mut schemas = document["components"]["schemas"].as_object().expect("schemas").clone();
-    for (name, table) in accepted_fields::ACCEPTED {
-        let schema = schemas.get_mut(*name).unwrap_or_else(|| panic!("no schema {name}"));
+    let mut accepted_fields = vec![
+        ("ChatCompletionRequest".into(), openai::accepted::CHAT),
+        ("CompletionRequest".into(), openai::accepted::COMPLETIONS),
+    ];
+    accepted_fields.extend(openai::chat::request::accepted_by_schema());
+    accepted_fields.extend(openai::params::accepted_by_schema());
+    accepted_fields.extend(responses::types::accepted_by_schema());
+    accepted_fields.extend(anthropic::types::accepted_by_schema());
+    for (name, table) in accepted_fields {
+        let schema = schemas.get_mut(&*name).unwrap_or_else(|| panic!("no schema {name}"));
         schema["additionalProperties"] = Value::Bool(false);
         let schema = schema.as_object_mut().expect("an object");
         let properties = schema.entry("properties").or_insert_with(|| json!({}));
         let properties = properties.as_object_mut().expect("an object");
-        for accepted in *table {
+        for accepted in table {
             let mut described = values(accepted.values);
             described["description"] = json!("Accepted and not read.");
             // Kinds of items share a table. A field that is served of one has its own schema there.
-            let is_shared = std::ptr::eq(*table, responses::accepted::ITEM);
+            let is_shared = name.starts_with("Responses") && name.ends_with("Item");
             let served = properties.contains_key(accepted.field);
             assert!(is_shared || !served, "{name}.{} is served", accepted.field);
             properties.entry(accepted.field).or_insert(described);
