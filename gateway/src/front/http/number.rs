@@ -44,13 +44,13 @@ impl<const MIN: u32, const MAX: u32> Default for Whole<MIN, MAX> {
 }
 
 impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
-    /// The number.
+    /// The number, which is in the range.
     pub fn get(self) -> u32 {
         self.0
     }
 
     /// The number if it is in the range.
-    pub fn new(number: u64) -> Option<Self> {
+    fn new(number: i128) -> Option<Self> {
         let number = u32::try_from(number).ok()?;
         (MIN..=MAX).contains(&number).then_some(Self(number))
     }
@@ -58,35 +58,42 @@ impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
 
 impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Range<const MIN: u32, const MAX: u32>;
+        let expected = format!("a whole number from {MIN} to {MAX}");
+        deserializer.deserialize_any(Reader { expected, made: |number| Self::new(number) })
+    }
+}
 
-        impl<const MIN: u32, const MAX: u32> Visitor<'_> for Range<MIN, MAX> {
-            type Value = Whole<MIN, MAX>;
+/// Reads a whole number, and makes of it a value of a type that has some of them.
+struct Reader<T> {
+    /// The numbers of the type, for an error.
+    expected: String,
+    made: fn(i128) -> Option<T>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from {MIN} to {MAX}")
-            }
+impl<T> Visitor<'_> for Reader<T> {
+    type Value = T;
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-                let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
-                Whole::new(number).ok_or_else(refused)
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.expected)
+    }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-                let refused = || E::invalid_value(Unexpected::Signed(number), &self);
-                u64::try_from(number).ok().and_then(Whole::new).ok_or_else(refused)
-            }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
+        (self.made)(number.into()).ok_or_else(refused)
+    }
 
-            /// `16.0` is a whole number (JSON Schema); some clients keep all numbers as floats.
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-                let is_whole =
-                    number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
-                let refused = || E::invalid_value(Unexpected::Float(number), &self);
-                is_whole.then_some(number as u64).and_then(Whole::new).ok_or_else(refused)
-            }
-        }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        let refused = || E::invalid_value(Unexpected::Signed(number), &self);
+        (self.made)(number.into()).ok_or_else(refused)
+    }
 
-        deserializer.deserialize_any(Range)
+    /// `16.0` is a whole number (JSON Schema); some clients keep all numbers as floats. Above 2^53 a
+    /// float does not hold each whole number, and the one that the client means is unknown.
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        const EXACT: f64 = (1u64 << 53) as f64;
+        let is_whole = number.fract() == 0.0 && number.abs() <= EXACT;
+        let refused = || E::invalid_value(Unexpected::Float(number), &self);
+        is_whole.then_some(number as i128).and_then(self.made).ok_or_else(refused)
     }
 }
 
@@ -108,7 +115,7 @@ impl<const MIN: u32, const MAX: u32> ToSchema for Whole<MIN, MAX> {
 pub struct OrNone<const MIN: u32>(Option<Whole<MIN, { u32::MAX }>>);
 
 impl<const MIN: u32> OrNone<MIN> {
-    /// The number.
+    /// The number; `None` for -1.
     pub fn get(self) -> Option<u32> {
         self.0.map(Whole::get)
     }
@@ -116,38 +123,12 @@ impl<const MIN: u32> OrNone<MIN> {
 
 impl<'de, const MIN: u32> Deserialize<'de> for OrNone<MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Forms<const MIN: u32>;
-
-        impl<const MIN: u32> Visitor<'_> for Forms<MIN> {
-            type Value = OrNone<MIN>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from {MIN} to {}, or -1 for none", u32::MAX)
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-                let refused = || E::invalid_value(Unexpected::Unsigned(number), &self);
-                Whole::new(number).map(|number| OrNone(Some(number))).ok_or_else(refused)
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-                match u64::try_from(number) {
-                    Ok(number) => self.visit_u64(number),
-                    Err(_) if number == NONE => Ok(OrNone(None)),
-                    Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
-                }
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
-                let is_whole = number.fract() == 0.0 && number.abs() <= f64::from(u32::MAX);
-                match is_whole {
-                    true => self.visit_i64(number as i64),
-                    false => Err(E::invalid_value(Unexpected::Float(number), &self)),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(Forms)
+        let made = |number: i128| match number == i128::from(NONE) {
+            true => Some(Self(None)),
+            false => Some(Self(Some(Whole::new(number)?))),
+        };
+        let expected = format!("a whole number from {MIN} to {}, or -1 for none", u32::MAX);
+        deserializer.deserialize_any(Reader { expected, made })
     }
 }
 
@@ -181,33 +162,12 @@ pub struct Seed(pub Option<u64>);
 
 impl<'de> Deserialize<'de> for Seed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Forms;
-
-        impl Visitor<'_> for Forms {
-            type Value = Seed;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an integer of 64 bits")
-            }
-
-            fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
-                Ok(Seed(Some(seed)))
-            }
-
-            fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
-                Ok(Seed((seed != NONE).then_some(seed.cast_unsigned())))
-            }
-
-            /// A whole number that a float holds exactly.
-            fn visit_f64<E: Error>(self, seed: f64) -> Result<Seed, E> {
-                const EXACT: f64 = (1u64 << 53) as f64;
-                let is_whole = seed.fract() == 0.0 && seed.abs() <= EXACT;
-                let refused = || E::invalid_value(Unexpected::Float(seed), &self);
-                if is_whole { self.visit_i64(seed as i64) } else { Err(refused()) }
-            }
-        }
-
-        deserializer.deserialize_any(Forms)
+        let made = |number: i128| match i64::try_from(number) {
+            Ok(NONE) => Some(Self(None)),
+            Ok(seed) => Some(Self(Some(seed.cast_unsigned()))),
+            Err(_) => Some(Self(Some(u64::try_from(number).ok()?))),
+        };
+        deserializer.deserialize_any(Reader { expected: "an integer of 64 bits".to_owned(), made })
     }
 }
 
