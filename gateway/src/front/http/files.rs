@@ -14,7 +14,7 @@ const PDF: &[u8] = b"%PDF-";
 /// Where a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSource<'a> {
-    /// Its text.
+    /// The text of the file, in the request as it is.
     Text(&'a str),
     /// The file in base64, or a `data:` URL with it.
     Encoded(&'a str),

@@ -196,7 +196,8 @@ objects! {
         /// The file of a part of type `file`. A file of text is served; another is refused, or left
         /// out of an earlier turn.
         pub file: Option<ChatFile>,
-        /// The sound of a part of type `input_audio`. It is refused, or left out of an old turn.
+        /// The sound of a part of type `input_audio`. It is refused, or left out
+        /// of an earlier turn.
         #[schema(value_type = Option<Object>)]
         pub input_audio: Option<AnyJson>,
     }
