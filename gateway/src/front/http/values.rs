@@ -7,6 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use paceline_text::images::Detail;
+use paceline_vocabulary::RouteWish;
 use serde::Serialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -18,6 +19,17 @@ use super::json::AnyObject;
 use super::number::TokenId;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{ToolCallRule, ToolInput};
+
+/// The lane that a client asks for.
+///
+/// # Errors
+/// An unknown word.
+pub fn route(word: &str) -> Result<RouteWish, InferenceError> {
+    RouteWish::from_word(word).ok_or_else(|| {
+        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
+        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
+    })
+}
 
 /// A text, or a list.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]

@@ -1,7 +1,6 @@
 //! Parameters that `/v1/chat/completions` and `/v1/completions` share, and the names of their
 //! fields in errors.
 
-use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule};
 
 use super::accepted;
@@ -186,17 +185,6 @@ pub(super) fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, Inference
     biases.into_iter().map(bias).collect()
 }
 
-/// The lane that a client asks for.
-///
-/// # Errors
-/// An unknown word.
-pub(super) fn route(word: &str) -> Result<RouteWish, InferenceError> {
-    RouteWish::from_word(word).ok_or_else(|| {
-        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
-        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
-    })
-}
-
 /// Whether the stream's last chunk has the tokens of the request.
 ///
 /// # Errors
@@ -243,6 +231,7 @@ pub(super) const FIELDS: &[FieldName] = &[
 mod tests {
     use super::*;
     use crate::front::http::error::FieldPaths;
+    use crate::front::http::values::route;
 
     #[test]
     fn fields_have_the_names_of_this_protocol() {

@@ -2,7 +2,6 @@
 
 use paceline_proto::limits;
 use paceline_text::prompt::conversation::Effort;
-use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
@@ -19,7 +18,7 @@ use crate::front::http::accepted::{Rest, check, quoted_value};
 use crate::front::http::error::{FieldName, FieldPaths};
 use crate::front::http::number::{Count, MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::TextOr;
+use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -145,7 +144,7 @@ pub fn decode(
         // The protocol's max_tokens is an upper bound: agents send one number for all prompts.
         lower_max_tokens: true,
         stop: stop_sequences.unwrap_or_default(),
-        route: route.map(|word| route_wish(&word)).transpose()?,
+        route: route.map(|word| values::route(&word)).transpose()?,
         // message_start has the cached tokens.
         report_usage: true,
         form,
@@ -297,14 +296,6 @@ fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>, In
         return Err(InferenceError::invalid(&format!("{path}.format"), expected, "a format"));
     }
     effort.map(|word| amount(path, &word)).transpose()
-}
-
-/// The lane that a client asks for.
-fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
-    RouteWish::ALL.iter().copied().find(|wish| wish.word() == word).ok_or_else(|| {
-        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
-        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
-    })
 }
 
 #[cfg(test)]

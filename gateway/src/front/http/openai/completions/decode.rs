@@ -11,9 +11,9 @@ use crate::front::http::accepted::check;
 use crate::front::http::error::FieldPaths;
 use crate::front::http::number::{MaxTokensOrNone, TopLogprobs};
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
+use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::Prompt;
+use crate::front::http::values::{self, Prompt};
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{PromptInput, RequestInput};
@@ -73,7 +73,7 @@ pub(crate) fn completion(
             Some(most) => MaxTokensOrNone::get(most),
         },
         logprobs: logprobs.map(TopLogprobs::get),
-        route: route.map(|word| params::route(&word)).transpose()?,
+        route: route.map(|word| values::route(&word)).transpose()?,
         ..parameters
     };
     let input = |prompt| RequestInput { prompt, params: params.clone() };

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use base64::Engine as _;
 use paceline_proto::limits;
 use paceline_text::prompt::conversation::Effort;
-use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
@@ -158,7 +157,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
             Some(TextOr::List(stops)) => stops,
         },
         show_special: !skip_special_tokens.unwrap_or(true),
-        route: route.map(|word| route_wish(&word)).transpose()?,
+        route: route.map(|word| values::route(&word)).transpose()?,
         logprobs,
         form,
         ..Default::default()
@@ -526,14 +525,6 @@ fn repeated(body: &ResponsesRequest) -> Map<String, Value> {
         ("truncation", body.truncation.as_deref().unwrap_or("disabled").into()),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-/// The lane that a client asks for.
-fn route_wish(word: &str) -> Result<RouteWish, InferenceError> {
-    RouteWish::ALL.iter().copied().find(|wish| wish.word() == word).ok_or_else(|| {
-        let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
-        InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
-    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Requests of the Responses protocol: their form in the middle, and fields that are refused by
 //! name.
 
+use paceline_vocabulary::RouteWish;
 use serde_json::json;
 
 use super::*;

@@ -18,9 +18,9 @@ use crate::front::http::error::FieldPaths;
 use crate::front::http::files::{self, FileSource, Turn};
 use crate::front::http::number::{MaxTokensOrNone, OrNone, TopLogprobs};
 use crate::front::http::openai::accepted;
-use crate::front::http::openai::params::{self, Asked, Extension, FIELDS, include_usage};
+use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
-use crate::front::http::values::{TextOr, ToolKind, detail_of, thought};
+use crate::front::http::values::{self, TextOr, ToolKind, detail_of, thought};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted};
 use crate::inference::input::{
@@ -99,7 +99,7 @@ pub(crate) fn chat(
     let params = GenerationParams {
         max_tokens: most_tokens(max_completion_tokens, max_tokens)?,
         logprobs: reported(logprobs, top_logprobs)?.map(TopLogprobs::get),
-        route: route.map(|word| params::route(&word)).transpose()?,
+        route: route.map(|word| values::route(&word)).transpose()?,
         form,
         thinking_budget,
         ..parameters?
