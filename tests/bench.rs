@@ -317,6 +317,17 @@ fn contexts_are_measured_in_each_lane_up_to_the_models_own() {
 }
 
 #[test]
+fn a_context_is_drafted_for_in_the_forced_lane_and_not_without_a_drafter() {
+    let flags = "--contexts 64 --runs 1 --max-tokens 16 --json";
+    let output = bench("", &flags.split(' ').collect::<Vec<_>>());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    assert_eq!(figure(&object, 0, "absent", "cycles"), 0, "{object}");
+    assert!(figure(&object, 0, "forced", "cycles").as_u64() > Some(0), "{object}");
+}
+
+#[test]
 fn a_session_finds_its_prefix_and_a_clean_prompt_finds_none() {
     let flags = "--clean --session --lengths 200 --runs 1 --max-tokens 2 --json";
     let output = bench("", &flags.split(' ').collect::<Vec<_>>());
