@@ -93,7 +93,6 @@ fn check_kinds(count: u64) {
         let drafter = dir.path().join(kind);
         make(&drafter);
         let (accepted, drafted) = check(&target, &drafter, kind, &asks(count, 40));
-        println!("{kind}: {accepted} of {drafted} drafted tokens accepted");
         assert!(drafted > 0, "{kind}");
         // It was trained, and the others were not. Noise is no picture that it knows.
         assert!(kind != "model" || accepted * 20 > drafted, "{kind}: {accepted} of {drafted}");

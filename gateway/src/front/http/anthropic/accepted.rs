@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::types::ContextManagement;
-use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted, check};
+use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
 use crate::front::http::json::AnyObject;
 use crate::inference::error::{InferenceError, quoted};
 
@@ -173,14 +172,12 @@ pub fn is_billing(text: &str) -> bool {
 ///
 /// # Errors
 /// The first change that is one.
-pub fn check_edits(management: &ContextManagement) -> Result<(), InferenceError> {
+pub fn check_edits(edits: &[AnyObject]) -> Result<(), InferenceError> {
     let keeps_all = |AnyObject(edit): &AnyObject| {
         edit.get("type").is_some_and(|kind| kind == "clear_thinking_20251015")
             && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")
             && edit.values().filter(|value| !value.is_null()).count() == 2
     };
-    check("context_management.", &management.rest, ContextManagement::ACCEPTED)?;
-    let edits = management.edits.as_deref().unwrap_or_default();
     match edits.iter().enumerate().find(|(_, edit)| !keeps_all(edit)) {
         None => Ok(()),
         Some((at, edit)) => Err(InferenceError::invalid(
@@ -199,9 +196,8 @@ mod tests {
 
     #[test]
     fn only_the_edit_that_keeps_all_thoughts_is_accepted() {
-        let check = |edits: Value| {
-            check_edits(&serde_json::from_value(json!({ "edits": edits })).expect("edits"))
-        };
+        let check =
+            |edits: Value| check_edits(&serde_json::from_value::<Vec<_>>(edits).expect("edits"));
         let keep = |keep: Value| json!({"type": "clear_thinking_20251015", "keep": keep});
         assert_eq!(check(json!([keep(json!("all")), keep(json!({"type": "all"}))])), Ok(()));
         assert_eq!(check(json!([])), Ok(()));

@@ -12,7 +12,8 @@ use super::conversation::{OpenMessage, Turns};
 use super::error::ERROR_CODE;
 use super::tools::offered;
 use super::types::{
-    Extension, MessagesRequest, OutputConfig, OutputFormat, SystemBlock, Thinking, ToolChoice,
+    ContextManagement, Extension, MessagesRequest, OutputConfig, OutputFormat, SystemBlock,
+    Thinking, ToolChoice,
 };
 use crate::front::http::accepted::{Rest, check, quoted_value};
 use crate::front::http::error::{FieldName, FieldPaths};
@@ -87,7 +88,8 @@ pub fn decode(
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     if let Some(management) = &context_management {
-        check_edits(management)?;
+        check("context_management.", &management.rest, ContextManagement::ACCEPTED)?;
+        check_edits(management.edits.as_deref().unwrap_or_default())?;
     }
     let max_tokens = match (max_tokens, purpose) {
         (None, Purpose::Answer) => {
