@@ -47,8 +47,8 @@ const UNREAD_GRACE: Duration = Duration::from_secs(600);
 /// Shed connections that are being closed at once. Each is a descriptor beyond
 /// `limits.connections`.
 const MAX_SHED: usize = 64;
-/// From the end of a connection to the moment at which its memory is given back: the ends of others
-/// that left with it are then over too.
+/// Time from the end of a connection until its memory is given back, so that connections which
+/// close together are given back together.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// Requests at once on a connection without an authenticated one so far. More than the watches of
 /// health without a key that there may be in all. Each request takes some kilobytes.
@@ -195,8 +195,8 @@ impl Connections {
         while open.changed().await.is_ok() {
             if *open.borrow_and_update() < before {
                 tokio::time::sleep(GIVE_BACK_AFTER).await;
-                // The allocator looks at all that it holds: not on a thread that serves others. It
-                // is the next round's to try again if this one cannot be run.
+                // Not on a thread that serves others: the allocator looks at all that it holds. If
+                // it cannot run, the memory waits for the next connection that closes.
                 let _ = tokio::task::spawn_blocking(platform::give_back_freed_memory).await;
             }
             before = *open.borrow_and_update();
