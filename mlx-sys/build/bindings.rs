@@ -22,11 +22,6 @@ pub fn generate(target: &Target, source: &Path) -> Result<()> {
         // Which of these there are depends on the C compiler: src/half.rs declares them the same
         // for every machine.
         .blocklist_item("b?float16_t|mlx_array_(item|data)_b?float16")
-        // src/graph.rs counts the calls of these, src/fused.rs their primitives.
-        .blocklist_item("mlx_(async_|array_)?eval")
-        .blocklist_item(
-            "mlx_fast_(rms_norm|layer_norm|rope|rope_dynamic|scaled_dot_product_attention)",
-        )
         .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|cause| cause.to_string())?)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .generate()

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::{mlx_array, mlx_optional_float, mlx_stream};
+use crate::bindings::{self, mlx_array, mlx_optional_float, mlx_stream};
 
 thread_local! {
     /// Whether this thread builds a graph for its count.
@@ -38,66 +38,13 @@ pub unsafe fn count_as_one(array: mlx_array, name: &CStr, inputs: &[mlx_array]) 
     unsafe { fused(0, &raw mut array, name, inputs) == 0 }
 }
 
-mod raw {
-    use super::*;
-
-    unsafe extern "C" {
-        pub fn paceline_fuse(
-            array: *mut mlx_array,
-            name: *const c_char,
-            inputs: *const mlx_array,
-            count: usize,
-        ) -> c_int;
-        pub fn mlx_fast_rms_norm(
-            res: *mut mlx_array,
-            x: mlx_array,
-            weight: mlx_array,
-            eps: f32,
-            s: mlx_stream,
-        ) -> c_int;
-        pub fn mlx_fast_layer_norm(
-            res: *mut mlx_array,
-            x: mlx_array,
-            weight: mlx_array,
-            bias: mlx_array,
-            eps: f32,
-            s: mlx_stream,
-        ) -> c_int;
-        pub fn mlx_fast_rope(
-            res: *mut mlx_array,
-            x: mlx_array,
-            dims: c_int,
-            traditional: bool,
-            base: mlx_optional_float,
-            scale: f32,
-            offset: c_int,
-            freqs: mlx_array,
-            s: mlx_stream,
-        ) -> c_int;
-        pub fn mlx_fast_rope_dynamic(
-            res: *mut mlx_array,
-            x: mlx_array,
-            dims: c_int,
-            traditional: bool,
-            base: mlx_optional_float,
-            scale: f32,
-            offset: mlx_array,
-            freqs: mlx_array,
-            s: mlx_stream,
-        ) -> c_int;
-        pub fn mlx_fast_scaled_dot_product_attention(
-            res: *mut mlx_array,
-            queries: mlx_array,
-            keys: mlx_array,
-            values: mlx_array,
-            scale: f32,
-            mask_mode: *const c_char,
-            mask_arr: mlx_array,
-            sinks: mlx_array,
-            force_fused: bool,
-            s: mlx_stream,
-        ) -> c_int;
-    }
+unsafe extern "C" {
+    fn paceline_fuse(
+        array: *mut mlx_array,
+        name: *const c_char,
+        inputs: *const mlx_array,
+        count: usize,
+    ) -> c_int;
 }
 
 /// `made`, the code of the function that made `res`, after `res` became one primitive if a count is
@@ -110,7 +57,7 @@ unsafe fn fused(made: c_int, res: *mut mlx_array, name: &CStr, inputs: &[mlx_arr
         return made;
     }
     // SAFETY: the caller's.
-    unsafe { raw::paceline_fuse(res, name.as_ptr(), inputs.as_ptr(), inputs.len()) }
+    unsafe { paceline_fuse(res, name.as_ptr(), inputs.as_ptr(), inputs.len()) }
 }
 
 /// mlx-c's function, one primitive in [`as_fused`].
@@ -126,7 +73,7 @@ pub unsafe fn mlx_fast_rms_norm(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let made = raw::mlx_fast_rms_norm(res, x, weight, eps, s);
+        let made = bindings::mlx_fast_rms_norm(res, x, weight, eps, s);
         fused(made, res, c"RMSNorm", &[x, weight])
     }
 }
@@ -145,7 +92,7 @@ pub unsafe fn mlx_fast_layer_norm(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let made = raw::mlx_fast_layer_norm(res, x, weight, bias, eps, s);
+        let made = bindings::mlx_fast_layer_norm(res, x, weight, bias, eps, s);
         fused(made, res, c"LayerNorm", &[x, weight, bias])
     }
 }
@@ -168,7 +115,8 @@ pub unsafe fn mlx_fast_rope(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let made = raw::mlx_fast_rope(res, x, dims, traditional, base, scale, offset, freqs, s);
+        let made =
+            bindings::mlx_fast_rope(res, x, dims, traditional, base, scale, offset, freqs, s);
         fused(made, res, c"RoPE", &[x, freqs])
     }
 }
@@ -191,8 +139,17 @@ pub unsafe fn mlx_fast_rope_dynamic(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let made =
-            raw::mlx_fast_rope_dynamic(res, x, dims, traditional, base, scale, offset, freqs, s);
+        let made = bindings::mlx_fast_rope_dynamic(
+            res,
+            x,
+            dims,
+            traditional,
+            base,
+            scale,
+            offset,
+            freqs,
+            s,
+        );
         fused(made, res, c"RoPE", &[x, offset, freqs])
     }
 }
@@ -216,7 +173,7 @@ pub unsafe fn mlx_fast_scaled_dot_product_attention(
 ) -> c_int {
     // SAFETY: the caller's.
     unsafe {
-        let made = raw::mlx_fast_scaled_dot_product_attention(
+        let made = bindings::mlx_fast_scaled_dot_product_attention(
             res,
             queries,
             keys,

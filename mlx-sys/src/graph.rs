@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{mlx_array, mlx_dtype, mlx_vector_array};
+use crate::bindings::{self, mlx_array, mlx_dtype, mlx_vector_array};
 
 /// Form of an array: its element type as mlx-c numbers it, and its lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +54,6 @@ unsafe extern "C" {
     ) -> c_int;
     fn paceline_is_unscheduled(array: mlx_array) -> c_int;
     fn paceline_any_unscheduled(arrays: mlx_vector_array) -> c_int;
-    #[link_name = "mlx_eval"]
-    fn raw_eval(outputs: mlx_vector_array) -> c_int;
-    #[link_name = "mlx_async_eval"]
-    fn raw_async_eval(outputs: mlx_vector_array) -> c_int;
-    #[link_name = "mlx_array_eval"]
-    fn raw_array_eval(arr: mlx_array) -> c_int;
 }
 
 /// # Safety
@@ -130,7 +124,7 @@ pub unsafe fn mlx_eval(outputs: mlx_vector_array) -> c_int {
     // SAFETY: the caller's.
     unsafe {
         count(paceline_any_unscheduled(outputs));
-        raw_eval(outputs)
+        bindings::mlx_eval(outputs)
     }
 }
 
@@ -142,7 +136,7 @@ pub unsafe fn mlx_async_eval(outputs: mlx_vector_array) -> c_int {
     // SAFETY: the caller's.
     unsafe {
         count(paceline_any_unscheduled(outputs));
-        raw_async_eval(outputs)
+        bindings::mlx_async_eval(outputs)
     }
 }
 
@@ -154,6 +148,6 @@ pub unsafe fn mlx_array_eval(arr: mlx_array) -> c_int {
     // SAFETY: the caller's.
     unsafe {
         count(paceline_is_unscheduled(arr));
-        raw_array_eval(arr)
+        bindings::mlx_array_eval(arr)
     }
 }

@@ -69,7 +69,10 @@ mod mach;
 pub use blas::set_blas_threads;
 pub use cell::write_numbers;
 pub use device_info::{device_figure, device_text};
-pub use fused::*;
+pub use fused::{
+    as_fused, count_as_one, mlx_fast_layer_norm, mlx_fast_rms_norm, mlx_fast_rope,
+    mlx_fast_rope_dynamic, mlx_fast_scaled_dot_product_attention,
+};
 pub use graph::{
     ArrayForm, Primitive, evaluations, graph_primitives, mlx_array_eval, mlx_async_eval, mlx_eval,
 };
@@ -81,4 +84,5 @@ pub use host::{HostNumbers, HostOutput, HostRows, host_array, host_array_with, h
 mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
+// Without those that are named above: a name goes before a glob.
 pub use bindings::*;
