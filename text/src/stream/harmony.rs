@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::Ending;
 use super::open_tool_call::{OpenToolCall, ToolCallContext};
 use super::parts::Parts;
 use super::tool_call::BrokenToolCall;
+use super::{Ending, Splitter};
 use crate::prompt::format::{AnswerTags, Tag, ToolCallFormat, is_tool_name};
 
 /// Bytes of a header, at most: more is text without a header.
@@ -23,7 +23,7 @@ const ASSISTANT: &str = "assistant";
 const CHANNELS: [&str; 4] = ["", "analysis", "commentary", "final"];
 const CONTENT_TYPES: [&str; 3] = ["json", "code", "text"];
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum State {
     /// In a header, with its characters so far. The prompt ends in the first one.
     Header(String),
@@ -35,13 +35,11 @@ enum State {
 }
 
 /// Splits one answer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct HarmonySplitter {
     tags: Arc<AnswerTags>,
     context: ToolCallContext,
     state: State,
-    /// Characters that may become a tag, for a tokenizer without the tags.
-    spelled: String,
 }
 
 /// The channel and the recipient in a header.
@@ -79,63 +77,19 @@ impl<'a> Header<'a> {
 impl HarmonySplitter {
     /// Before the first token of an answer.
     pub(super) fn new(tags: Arc<AnswerTags>, context: ToolCallContext) -> Self {
-        Self { tags, context, state: State::Header(String::new()), spelled: String::new() }
+        Self { tags, context, state: State::Header(String::new()) }
     }
+}
 
-    /// Reads more text of the answer, and adds the parts that it completes.
-    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        for character in text.chars() {
-            self.spelled.push(character);
-            while !self.spelled.is_empty() {
-                let found = self.tags.spelled().find(|(_, characters)| *characters == self.spelled);
-                if let Some((tag, _)) = found {
-                    self.spelled.clear();
-                    self.take_tag(tag, parts);
-                } else if self.tags.spelled().any(|(_, tag)| tag.starts_with(&self.spelled)) {
-                    break;
-                } else {
-                    self.release_character(parts);
-                }
-            }
-        }
-    }
-
-    /// Takes a tag that came as a token.
-    pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
-        self.release_characters(parts);
-        self.take_tag(tag, parts);
-    }
-
-    /// Whether the next character belongs to a thought.
-    pub(super) fn is_thinking(&self) -> bool {
+impl Splitter for HarmonySplitter {
+    fn is_thinking(&self) -> bool {
         matches!(self.state, State::Reasoning)
     }
 
-    /// The end of the answer.
-    pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
+    fn finish(&mut self, ending: Ending, parts: &mut Parts) {
         match ending {
-            Ending::Own => {
-                self.release_characters(parts);
-                self.end_message(parts);
-            }
-            Ending::Cut => {
-                // Half a tag.
-                self.spelled.clear();
-                self.cut_message(parts);
-            }
-        }
-    }
-
-    fn release_characters(&mut self, parts: &mut Parts) {
-        while !self.spelled.is_empty() {
-            self.release_character(parts);
-        }
-    }
-
-    fn release_character(&mut self, parts: &mut Parts) {
-        if !self.spelled.is_empty() {
-            let character = self.spelled.remove(0);
-            self.take_character(character, parts);
+            Ending::Own => self.end_message(parts),
+            Ending::Cut => self.cut_message(parts),
         }
     }
 
@@ -191,7 +145,9 @@ impl HarmonySplitter {
             }
         }
     }
+}
 
+impl HarmonySplitter {
     fn begin_message(&mut self, header: &str, message: &str, parts: &mut Parts) {
         let whole = format!("{header}{message}");
         let Some(Header { channel, recipient }) = Header::parse(header) else {

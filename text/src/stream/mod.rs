@@ -32,6 +32,7 @@ pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use stop::StopStrings;
 pub use tools::{ConversationReading, OfferedTools};
 
+use crate::prompt::format::Tag;
 use parts::Parts;
 
 /// Who ended the tokens of an answer.
@@ -50,6 +51,26 @@ impl Ending {
             Some(FinishReason::Stop) | None => Self::Own,
         }
     }
+}
+
+/// Splits one answer into text, thoughts and tool calls, which it adds to `parts`.
+trait Splitter: std::fmt::Debug + Send + Sync {
+    /// Takes the next character.
+    fn take_character(&mut self, character: char, parts: &mut Parts);
+
+    /// Takes a tag, whether it came as a token or as its characters.
+    fn take_tag(&mut self, tag: Tag, parts: &mut Parts);
+
+    /// Whether the characters of this tag are looked for now.
+    fn wants(&self, _tag: Tag) -> bool {
+        true
+    }
+
+    /// Whether the next character belongs to a thought.
+    fn is_thinking(&self) -> bool;
+
+    /// Takes the end of the answer.
+    fn finish(&mut self, ending: Ending, parts: &mut Parts);
 }
 
 /// A piece of an answer's content. The pieces of one kind that follow one another belong together.

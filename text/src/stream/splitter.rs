@@ -11,10 +11,10 @@
 
 use std::sync::Arc;
 
-use super::Ending;
 use super::open_tool_call::{Before, OpenToolCall, ToolCallContext};
 use super::parts::Parts;
 use super::tool_call::BrokenToolCall;
+use super::{Ending, Splitter};
 use crate::prompt::format::{AnswerTags, THOUGHT, Tag, ToolCallFormat};
 
 /// Kind of the part before a text, if only line breaks and separators stand between them.
@@ -28,7 +28,7 @@ enum After {
 }
 
 /// Text outside of thoughts and tool calls.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct TextState {
     /// Line breaks, and what else stands between tool calls, that are not sent: only a call may
     /// follow.
@@ -41,7 +41,7 @@ struct TextState {
 }
 
 /// A thought.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct ThoughtState {
     /// Line breaks that are not sent: the thought may end after them.
     held: usize,
@@ -52,7 +52,7 @@ struct ThoughtState {
     has_text: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum State {
     Text(TextState),
     Thought(ThoughtState),
@@ -60,28 +60,25 @@ enum State {
 }
 
 /// Splits one answer.
-#[derive(Clone, Debug)]
-pub(super) struct Splitter {
+#[derive(Debug)]
+pub(super) struct TagSplitter {
     tags: Arc<AnswerTags>,
     context: ToolCallContext,
     state: State,
-    /// Characters that may become a tag.
-    spelled: String,
     /// Whether the answer has text already.
     has_text: bool,
     /// Line breaks between the last text and the tool calls after it. They are text before a text.
     gap: String,
 }
 
-impl Splitter {
+impl TagSplitter {
     /// Before the first token of an answer.
     pub(super) fn new(tags: Arc<AnswerTags>, context: ToolCallContext) -> Self {
         let state = match context.reading.thought_is_open && tags.format().thoughts {
             true => State::Thought(ThoughtState::default()),
             false => State::Text(TextState::default()),
         };
-        let (spelled, gap) = (String::new(), String::new());
-        Self { tags, context, state, spelled, has_text: false, gap }
+        Self { tags, context, state, has_text: false, gap: String::new() }
     }
 
     fn format(&self) -> ToolCallFormat {
@@ -98,110 +95,8 @@ impl Splitter {
         self.context.tools().is_some() && self.format() != ToolCallFormat::None
     }
 
-    /// Reads more text of the answer, and adds the parts that it completes.
-    pub(super) fn push(&mut self, text: &str, parts: &mut Parts) {
-        for character in text.chars() {
-            self.spelled.push(character);
-            self.look_for_tags(parts);
-        }
-    }
-
-    /// Takes a tag that came as a token.
-    pub(super) fn tag(&mut self, tag: Tag, parts: &mut Parts) {
-        self.release_characters(parts);
-        self.take_tag(tag, parts);
-    }
-
-    /// Whether the next character belongs to a thought.
-    pub(super) fn is_thinking(&self) -> bool {
-        matches!(self.state, State::Thought(_))
-    }
-
-    /// The end of the answer.
-    pub(super) fn finish(&mut self, ending: Ending, parts: &mut Parts) {
-        match ending {
-            Ending::Own => self.release_characters(parts),
-            // Half a tag.
-            Ending::Cut => self.spelled.clear(),
-        }
-        let state = std::mem::replace(&mut self.state, State::Text(TextState::default()));
-        match (state, ending) {
-            // Line breaks at the end of a text belong to it, those after a tool call do not.
-            (State::Text(TextState { is_in_list: true, .. }), _) => {}
-            (State::Text(TextState { held, after: After::Text, .. }), _) => parts.text(&held),
-            (State::Text(TextState { held, .. }), Ending::Own) => parts.text(held.trim()),
-            // The next tool call would have followed a separator.
-            (State::Text(_), Ending::Cut) => {}
-            (State::Thought(state), Ending::Own) => state.end(parts),
-            // Half the name of a channel.
-            (State::Thought(_), Ending::Cut) => {}
-            (State::Call(call), Ending::Own) => self.close_call(*call, "", parts),
-            (State::Call(call), Ending::Cut) => call.cut(&mut self.context, parts),
-        }
-    }
-
-    /// Sends held characters on, as far as they cannot become a tag.
-    fn look_for_tags(&mut self, parts: &mut Parts) {
-        while !self.spelled.is_empty() {
-            let mut wanted = self.tags.spelled().filter(|(tag, _)| self.wants(*tag));
-            let (mut complete, mut possible) = (None, false);
-            for (tag, characters) in &mut wanted {
-                if characters == self.spelled {
-                    complete = Some(tag);
-                }
-                possible |= characters.starts_with(&self.spelled);
-            }
-            drop(wanted);
-            if let Some(tag) = complete {
-                self.spelled.clear();
-                self.take_tag(tag, parts);
-                return;
-            }
-            if possible {
-                return;
-            }
-            self.release_character(parts);
-        }
-    }
-
-    fn release_characters(&mut self, parts: &mut Parts) {
-        while !self.spelled.is_empty() {
-            self.release_character(parts);
-        }
-    }
-
-    fn release_character(&mut self, parts: &mut Parts) {
-        if !self.spelled.is_empty() {
-            let character = self.spelled.remove(0);
-            self.take_character(character, parts);
-        }
-    }
-
-    /// Whether the characters of this tag are looked for now.
-    fn wants(&self, tag: Tag) -> bool {
-        match (&self.state, tag) {
-            (State::Text(_), Tag::ThoughtOpen) => !self.has_text,
-            (State::Text(_), Tag::ToolCallOpen) => self.reads_calls(),
-            (State::Text(state), Tag::ToolCallClose) => state.is_failed_call,
-            (State::Text(state), Tag::Function) => self.reads_calls() && self.at_line_start(state),
-            (State::Thought(_), Tag::ThoughtClose) => true,
-            (State::Call(_), Tag::Quote) => true,
-            (State::Call(call), Tag::ToolCallOpen | Tag::ToolCallClose) => !call.in_text(),
-            _ => false,
-        }
-    }
-
     fn at_line_start(&self, state: &TextState) -> bool {
         !self.has_text || state.after != After::Text || !state.held.is_empty()
-    }
-
-    fn take_character(&mut self, character: char, parts: &mut Parts) {
-        let has_name = self.format() == ToolCallFormat::Gemma4;
-        match &mut self.state {
-            State::Thought(state) => state.push(character, has_name, parts),
-            State::Text(_) => self.take_character_of_text(character, parts),
-            State::Call(_) => self.take_character_of_call(character, parts),
-        }
     }
 
     fn take_character_of_text(&mut self, character: char, parts: &mut Parts) {
@@ -258,65 +153,6 @@ impl Splitter {
             && call.is_done()
         {
             self.end_call("", parts);
-        }
-    }
-
-    fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
-        let tags = Arc::clone(&self.tags);
-        let characters = tags.characters(tag);
-        let by_characters =
-            tag.is_inside_call() || (tag == Tag::ToolCallClose && self.calls_end_by_themselves());
-        match (&mut self.state, tag) {
-            (State::Call(_), _) if by_characters => {
-                characters.chars().for_each(|character| self.take_character(character, parts));
-            }
-            (State::Call(call), tag) => {
-                let taken = match tag {
-                    Tag::Quote => call.quote(characters, &mut self.context, parts),
-                    _ if call.in_text() => {
-                        call.push_all(characters, &mut self.context, parts).map(|()| true)
-                    }
-                    _ => Ok(false),
-                };
-                match taken {
-                    Ok(true) => {}
-                    Ok(false) if tag == Tag::ToolCallClose => self.end_call(characters, parts),
-                    Ok(false) => {
-                        self.end_call("", parts);
-                        self.take_tag(tag, parts);
-                    }
-                    Err(problem) => self.fail_call(&problem, parts),
-                }
-            }
-            (State::Thought(state), Tag::ThoughtClose) => {
-                std::mem::take(state).end(parts);
-                let after = After::Thought;
-                self.state = State::Text(TextState { after, ..Default::default() });
-            }
-            (State::Thought(_), _) => {
-                characters.chars().for_each(|character| self.take_character(character, parts));
-            }
-            (State::Text(_), Tag::ThoughtOpen) => {
-                // Line breaks before the first thought are the format's.
-                if self.has_text {
-                    self.release_held(parts);
-                }
-                self.state = State::Thought(ThoughtState::default());
-            }
-            (State::Text(_), Tag::ToolCallOpen | Tag::Function)
-                if self.context.tools().is_some() =>
-            {
-                self.open_call(tag, parts);
-            }
-            (State::Text(state), tag) => {
-                // A tag in a place where it means nothing. Its token is left out of the text if
-                // the tokenizer says so, unless it ends what has become text.
-                let is_failed_call = std::mem::take(&mut state.is_failed_call);
-                state.is_failed_call = is_failed_call && tag != Tag::ToolCallClose;
-                if is_failed_call || !tags.is_skipped(tag) {
-                    characters.chars().for_each(|character| self.take_character(character, parts));
-                }
-            }
         }
     }
 
@@ -382,6 +218,110 @@ impl Splitter {
         if let State::Call(call) = std::mem::replace(&mut self.state, text) {
             call.fail(problem, "", parts);
             self.has_text = true;
+        }
+    }
+}
+
+impl Splitter for TagSplitter {
+    fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thought(_))
+    }
+
+    fn finish(&mut self, ending: Ending, parts: &mut Parts) {
+        let state = std::mem::replace(&mut self.state, State::Text(TextState::default()));
+        match (state, ending) {
+            // Line breaks at the end of a text belong to it, those after a tool call do not.
+            (State::Text(TextState { is_in_list: true, .. }), _) => {}
+            (State::Text(TextState { held, after: After::Text, .. }), _) => parts.text(&held),
+            (State::Text(TextState { held, .. }), Ending::Own) => parts.text(held.trim()),
+            // The next tool call would have followed a separator.
+            (State::Text(_), Ending::Cut) => {}
+            (State::Thought(state), Ending::Own) => state.end(parts),
+            // Half the name of a channel.
+            (State::Thought(_), Ending::Cut) => {}
+            (State::Call(call), Ending::Own) => self.close_call(*call, "", parts),
+            (State::Call(call), Ending::Cut) => call.cut(&mut self.context, parts),
+        }
+    }
+
+    fn wants(&self, tag: Tag) -> bool {
+        match (&self.state, tag) {
+            (State::Text(_), Tag::ThoughtOpen) => !self.has_text,
+            (State::Text(_), Tag::ToolCallOpen) => self.reads_calls(),
+            (State::Text(state), Tag::ToolCallClose) => state.is_failed_call,
+            (State::Text(state), Tag::Function) => self.reads_calls() && self.at_line_start(state),
+            (State::Thought(_), Tag::ThoughtClose) => true,
+            (State::Call(_), Tag::Quote) => true,
+            (State::Call(call), Tag::ToolCallOpen | Tag::ToolCallClose) => !call.in_text(),
+            _ => false,
+        }
+    }
+
+    fn take_character(&mut self, character: char, parts: &mut Parts) {
+        let has_name = self.format() == ToolCallFormat::Gemma4;
+        match &mut self.state {
+            State::Thought(state) => state.push(character, has_name, parts),
+            State::Text(_) => self.take_character_of_text(character, parts),
+            State::Call(_) => self.take_character_of_call(character, parts),
+        }
+    }
+
+    fn take_tag(&mut self, tag: Tag, parts: &mut Parts) {
+        let tags = Arc::clone(&self.tags);
+        let characters = tags.characters(tag);
+        let by_characters =
+            tag.is_inside_call() || (tag == Tag::ToolCallClose && self.calls_end_by_themselves());
+        match (&mut self.state, tag) {
+            (State::Call(_), _) if by_characters => {
+                characters.chars().for_each(|character| self.take_character(character, parts));
+            }
+            (State::Call(call), tag) => {
+                let taken = match tag {
+                    Tag::Quote => call.quote(characters, &mut self.context, parts),
+                    _ if call.in_text() => {
+                        call.push_all(characters, &mut self.context, parts).map(|()| true)
+                    }
+                    _ => Ok(false),
+                };
+                match taken {
+                    Ok(true) => {}
+                    Ok(false) if tag == Tag::ToolCallClose => self.end_call(characters, parts),
+                    Ok(false) => {
+                        self.end_call("", parts);
+                        self.take_tag(tag, parts);
+                    }
+                    Err(problem) => self.fail_call(&problem, parts),
+                }
+            }
+            (State::Thought(state), Tag::ThoughtClose) => {
+                std::mem::take(state).end(parts);
+                let after = After::Thought;
+                self.state = State::Text(TextState { after, ..Default::default() });
+            }
+            (State::Thought(_), _) => {
+                characters.chars().for_each(|character| self.take_character(character, parts));
+            }
+            (State::Text(_), Tag::ThoughtOpen) => {
+                // Line breaks before the first thought are the format's.
+                if self.has_text {
+                    self.release_held(parts);
+                }
+                self.state = State::Thought(ThoughtState::default());
+            }
+            (State::Text(_), Tag::ToolCallOpen | Tag::Function)
+                if self.context.tools().is_some() =>
+            {
+                self.open_call(tag, parts);
+            }
+            (State::Text(state), tag) => {
+                // A tag in a place where it means nothing. Its token is left out of the text if
+                // the tokenizer says so, unless it ends what has become text.
+                let is_failed_call = std::mem::take(&mut state.is_failed_call);
+                state.is_failed_call = is_failed_call && tag != Tag::ToolCallClose;
+                if is_failed_call || !tags.is_skipped(tag) {
+                    characters.chars().for_each(|character| self.take_character(character, parts));
+                }
+            }
         }
     }
 }
