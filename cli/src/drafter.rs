@@ -14,7 +14,7 @@ use paceline_proto::v1::{
     ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
 
-use crate::args::{DrafterArgs, DrafterCommand, WaitArgs};
+use crate::args::{DrafterCommand, WaitArgs};
 
 /// Default wait of the service.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -25,8 +25,8 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// No supervisor answers, the configuration cannot be used, or the order is not carried out.
-pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure> {
-    screen.text(&carry_out(&args.command).await?)
+pub async fn run(command: &DrafterCommand, screen: &mut Screen) -> Result<(), Failure> {
+    screen.text(&carry_out(command).await?)
 }
 
 /// Carries out the order, and returns a line about the drafter as it is then.

@@ -22,7 +22,7 @@ const MAX_PATHS: usize = 8;
 /// # Errors
 /// The model is not there or cannot be read, or the worker's program is missing.
 pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let loaded = Loaded::find(args.config.config.as_deref())?;
+    let loaded = Loaded::find(args.show.config.config.as_deref())?;
     let dir = directory("the model", &args.model)?;
     let lookup = args.drafter.as_deref() == Some(LOOKUP);
     let named = args.drafter.as_deref().filter(|_| !lookup);
@@ -65,7 +65,7 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
         object["drafter"] =
             json!({ "path": LOOKUP, "kind": LOOKUP, "memory_bytes": 0, "fits": true });
     }
-    let text = if args.json { format!("{object}\n") } else { text(&object) };
+    let text = if args.show.json { format!("{object}\n") } else { text(&object) };
     screen.text(&text)?;
     served_here(&object)
 }

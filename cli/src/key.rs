@@ -10,7 +10,7 @@ use paceline_process::chain;
 use paceline_process::keys::{KeyLine, MAX_KEY_BYTES};
 use serde_json::json;
 
-use crate::args::{KeyArgs, KeyCommand};
+use crate::args::KeyCommand;
 
 /// Prefix of every key, so that a leaked key is recognized.
 const PREFIX: &str = "pl_";
@@ -21,8 +21,8 @@ const RANDOM: usize = 32;
 ///
 /// # Errors
 /// The name or the key cannot be used.
-pub fn run(args: &KeyArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let (line, key, as_object) = match &args.command {
+pub fn run(command: &KeyCommand, screen: &mut Screen) -> Result<(), Failure> {
+    let (line, key, as_object) = match command {
         KeyCommand::New(new) => {
             let key = make()?;
             (line(&new.name, &key)?, Some(key), new.json)

@@ -5,20 +5,20 @@ use paceline_client::{Failure, Screen};
 use paceline_proto::v1::{PolicyResponse, PolicySetting, SetPolicyRequest, ShowPolicyRequest};
 use serde_json::{Value, json};
 
-use crate::args::{PolicyArgs, PolicyCommand};
+use crate::args::{PolicyCommand, ShowArgs};
 
 /// Runs the command.
 ///
 /// # Errors
 /// No supervisor answers, the configuration cannot be used, or the setting is refused.
-pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let (config, json) = match &args.command {
-        PolicyCommand::Show(show) => (&show.config, show.json),
-        PolicyCommand::Set(set) => (&set.config, set.json),
+pub async fn run(command: &PolicyCommand, screen: &mut Screen) -> Result<(), Failure> {
+    let ShowArgs { json, config } = match command {
+        PolicyCommand::Show(show) => show,
+        PolicyCommand::Set(set) => &set.show,
     };
     let (mut client, place) = operations(config.config.as_deref())?;
     let request = async {
-        match &args.command {
+        match command {
             PolicyCommand::Show(_) => client.show_policy(ShowPolicyRequest {}).await,
             PolicyCommand::Set(set) => {
                 client
@@ -29,7 +29,7 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
     };
     let answer = answered(request, ANSWER_TIMEOUT, &place).await?;
     let text =
-        if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
+        if *json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
     screen.text(&text)
 }
 

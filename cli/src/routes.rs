@@ -6,7 +6,7 @@ use std::process::Stdio;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
 
-use crate::args::{RoutesArgs, RoutesCommand};
+use crate::args::RoutesCommand;
 
 /// The supervisor's exit code for what was typed.
 const BAD_SETTING: i32 = 64;
@@ -15,8 +15,8 @@ const BAD_SETTING: i32 = 64;
 ///
 /// # Errors
 /// The log cannot be read, a setting is refused, or the supervisor's program is not there.
-pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let RoutesCommand::Replay(replay) = &args.command;
+pub async fn run(command: &RoutesCommand, screen: &mut Screen) -> Result<(), Failure> {
+    let RoutesCommand::Replay(replay) = command;
     let program = beside("paceline-supervisor")?;
     let mut command = tokio::process::Command::new(&program);
     command.arg("replay").args(replay.json.then_some("--json"));

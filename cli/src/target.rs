@@ -6,7 +6,7 @@ use paceline_client::channel::{answered, operations};
 use paceline_client::{Failure, Screen};
 use paceline_proto::v1::SwapTargetRequest;
 
-use crate::args::{TargetArgs, TargetCommand, TargetSwapArgs};
+use crate::args::{TargetCommand, TargetSwapArgs};
 use crate::drafter::{absolute_directory, line};
 
 /// Time that running requests get if none is named, as the supervisor has it.
@@ -21,8 +21,8 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// No supervisor answers, the model cannot be loaded, or it does not fit the machine.
-pub async fn run(args: &TargetArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let TargetCommand::Swap(TargetSwapArgs { model, timeout, config }) = &args.command;
+pub async fn run(command: &TargetCommand, screen: &mut Screen) -> Result<(), Failure> {
+    let TargetCommand::Swap(TargetSwapArgs { model, timeout, config }) = command;
     let (mut client, place) = operations(config.config.as_deref())?;
     let drain = timeout.map_or(DRAIN, |seconds| Duration::from_secs(seconds.into()));
     let wait = drain + LOAD;

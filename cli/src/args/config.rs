@@ -1,15 +1,8 @@
 //! Arguments of `paceline config`.
 
 use clap::{Args, Subcommand};
-use paceline_client::args::ConfigArg;
 
-/// Arguments of `paceline config`.
-#[derive(Debug, Args)]
-pub struct ConfigArgs {
-    /// Order about the settings.
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
+use super::ShowArgs;
 
 /// Orders about the settings.
 #[derive(Debug, Subcommand)]
@@ -31,12 +24,9 @@ pub struct ConfigShow {
     /// Only settings that are not at their default
     #[arg(long)]
     pub changed: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
+    /// How to show it, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
+    pub show: ShowArgs,
 }
 
 /// Arguments of `paceline config set`.
@@ -45,12 +35,9 @@ pub struct ConfigSet {
     /// Settings, as routing.max_concurrent=2
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub settings: Vec<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
+    /// How to show it, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
+    pub show: ShowArgs,
 }
 
 /// Arguments of `paceline config unset`.
@@ -59,10 +46,7 @@ pub struct ConfigUnset {
     /// Keys, as routing.max_concurrent
     #[arg(value_name = "KEY", required = true)]
     pub keys: Vec<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
+    /// How to show it, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
+    pub show: ShowArgs,
 }

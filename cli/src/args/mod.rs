@@ -17,14 +17,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
-pub use config::{ConfigArgs, ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
+pub use config::{ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
 pub use models::{InspectArgs, ModelsArgs};
 pub use run::RunArgs;
 pub use serve::ServeArgs;
 pub use service::{
-    ManagerName, ServiceCommand, ServiceCommandArgs, ServiceInstall, ServiceLogs, ServiceScope,
-    ServiceStart, ServiceUninstall,
+    ManagerName, ServiceCommand, ServiceInstall, ServiceLogs, ServiceScope, ServiceStart,
+    ServiceUninstall,
 };
 pub use top::{BadFrameSize, FrameSize, TopArgs};
 pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
@@ -56,25 +56,32 @@ pub enum Command {
     /// Show the changes of state, and their reasons
     Events(EventsArgs),
     /// Show the settings and their sources, or change some for good
-    Config(ConfigArgs),
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Install, start, stop or remove the service of systemd or launchd
-    Service(ServiceCommandArgs),
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Write one archive for a bug report, without prompts and secrets
     Diagnose(DiagnoseArgs),
     /// Start, stop or swap the drafter
-    Drafter(DrafterArgs),
+    #[command(subcommand)]
+    Drafter(DrafterCommand),
     /// Serve another model
-    Target(TargetArgs),
+    #[command(subcommand)]
+    Target(TargetCommand),
     /// Show or change the routing policy of the running service
-    Policy(PolicyArgs),
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Ask a route log what another policy would have decided
-    Routes(RoutesArgs),
+    #[command(subcommand)]
+    Routes(RoutesCommand),
     /// Restart one process
     Restart(RestartArgs),
     /// Take no new requests and wait until none runs
     Drain(DrainArgs),
     /// Make API keys, and the lines of gateway.api_keys_file that let them in
-    Key(KeyArgs),
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Fetch a model from a hub
     #[command(disable_help_flag = true)]
     Pull(OtherArgs),
@@ -244,7 +251,7 @@ pub struct ChatArgs {
     pub service: ServiceArgs,
 }
 
-/// `paceline status` and `paceline policy show`
+/// `paceline status` and `paceline policy show`, and a part of other commands
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Print one JSON object
@@ -272,14 +279,6 @@ pub struct EventsArgs {
     pub config: ConfigArg,
 }
 
-/// `paceline drafter`
-#[derive(Debug, Args)]
-pub struct DrafterArgs {
-    /// Order about the drafter.
-    #[command(subcommand)]
-    pub command: DrafterCommand,
-}
-
 /// Orders about the drafter.
 #[derive(Debug, Subcommand)]
 pub enum DrafterCommand {
@@ -301,14 +300,6 @@ pub struct DrafterChange {
     /// How long to wait, and where the settings are.
     #[command(flatten)]
     pub wait: WaitArgs,
-}
-
-/// `paceline target`
-#[derive(Debug, Args)]
-pub struct TargetArgs {
-    /// Order about the target.
-    #[command(subcommand)]
-    pub command: TargetCommand,
 }
 
 /// Orders about the target.
@@ -345,14 +336,6 @@ pub struct WaitArgs {
     pub config: ConfigArg,
 }
 
-/// `paceline policy`
-#[derive(Debug, Args)]
-pub struct PolicyArgs {
-    /// Order about the policy.
-    #[command(subcommand)]
-    pub command: PolicyCommand,
-}
-
 /// Orders about the policy.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
@@ -370,20 +353,9 @@ pub struct PolicySet {
     /// As in the configuration
     #[arg(allow_hyphen_values = true)]
     pub value: String,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
+    /// How to show it, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
-}
-
-/// `paceline routes`
-#[derive(Debug, Args)]
-pub struct RoutesArgs {
-    /// Subcommand about routes.
-    #[command(subcommand)]
-    pub command: RoutesCommand,
+    pub show: ShowArgs,
 }
 
 /// Subcommands about routes.
@@ -447,14 +419,6 @@ pub enum Process {
     Drafter,
     /// Owner of the workers
     Supervisor,
-}
-
-/// `paceline key`
-#[derive(Debug, Args)]
-pub struct KeyArgs {
-    /// Subcommand about keys.
-    #[command(subcommand)]
-    pub command: KeyCommand,
 }
 
 /// Subcommands about keys.

@@ -1,7 +1,8 @@
 //! Commands about models on this machine: they need no service.
 
 use clap::Args;
-use paceline_client::args::ConfigArg;
+
+use super::ShowArgs;
 
 /// Arguments of `paceline models`
 #[derive(Debug, Args)]
@@ -23,10 +24,7 @@ pub struct InspectArgs {
     /// What fits on this machine, as "M4 Pro 24 GB" or H100, and not on the present one
     #[arg(long, value_name = "NAME", conflicts_with = "drafter")]
     pub machine: Option<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    /// Where the settings are.
+    /// How to show it, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
+    pub show: ShowArgs,
 }

@@ -4,14 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Arguments of `paceline service`.
-#[derive(Debug, Args)]
-pub struct ServiceCommandArgs {
-    /// Order about the service.
-    #[command(subcommand)]
-    pub command: ServiceCommand,
-}
-
 /// Orders about the service of systemd or launchd.
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
@@ -69,12 +61,9 @@ pub struct ServiceInstall {
     /// Print the files and the commands, and do nothing
     #[arg(long, visible_alias = "print")]
     pub dry_run: bool,
-    /// Seconds to wait until the model is loaded
-    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
-    pub timeout: u32,
-    /// Whose service it is.
+    /// How to start it.
     #[command(flatten)]
-    pub scope: ServiceScope,
+    pub start: ServiceStart,
 }
 
 /// `paceline service uninstall`

@@ -14,15 +14,15 @@ use paceline_proto::v1::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{ConfigArgs, ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
+use crate::args::{ConfigCommand, ConfigSet, ConfigShow, ConfigUnset, ShowArgs};
 use crate::drafter::WAIT;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The configuration cannot be used, a key or a value is refused, or the file cannot be written.
-pub async fn run(args: &ConfigArgs, screen: &mut Screen) -> Result<(), Failure> {
-    match &args.command {
+pub async fn run(command: &ConfigCommand, screen: &mut Screen) -> Result<(), Failure> {
+    match command {
         ConfigCommand::Show(args) => show(args, screen).await,
         ConfigCommand::Set(args) => set(args, screen).await,
         ConfigCommand::Unset(args) => unset(args, screen).await,
@@ -30,7 +30,7 @@ pub async fn run(args: &ConfigArgs, screen: &mut Screen) -> Result<(), Failure> 
 }
 
 async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
-    let config = args.config.config.as_deref();
+    let config = args.show.config.config.as_deref();
     let (shown, runs) = match service(config)? {
         true => (of_service(config).await?, true),
         false => (of_files(config)?, false),
@@ -50,7 +50,7 @@ async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
         })
         .filter(|setting| !args.changed || setting.source != Source::Default.word())
         .collect();
-    if args.json {
+    if args.show.json {
         let all = wanted.iter().map(|setting| {
             (setting.key.clone(), json!({ "value": setting.value, "source": setting.source }))
         });
@@ -79,26 +79,26 @@ async fn set(args: &ConfigSet, screen: &mut Screen) -> Result<(), Failure> {
         args.settings.iter().map(|text| text.parse()).collect();
     let assignments = assignments.map_err(|error| Failure::usage(error.to_string()))?;
     let changes = assignments.into_iter().map(KeptChange::Set).collect();
-    change(args.config.config.as_deref(), changes, args.json, screen).await
+    change(&args.show, changes, screen).await
 }
 
 async fn unset(args: &ConfigUnset, screen: &mut Screen) -> Result<(), Failure> {
     let changes = args.keys.iter().cloned().map(KeptChange::Unset).collect();
-    change(args.config.config.as_deref(), changes, args.json, screen).await
+    change(&args.show, changes, screen).await
 }
 
 async fn change(
-    config: Option<&Path>,
+    ShowArgs { json, config }: &ShowArgs,
     changes: Vec<KeptChange>,
-    json: bool,
     screen: &mut Screen,
 ) -> Result<(), Failure> {
+    let config = config.config.as_deref();
     let (answer, runs) = match service(config)? {
         true => (changed_by_service(config, &changes).await?, true),
         false => (changed_in_file(config, &changes)?, false),
     };
     let ChangeSettingsResponse { changes: outcomes, kept_file } = answer;
-    if json {
+    if *json {
         let object = |change: &SettingChange| {
             let setting = change.setting.clone().unwrap_or_default();
             json!({
@@ -186,7 +186,8 @@ fn changed_in_file(
     })
 }
 
-fn message(setting: &Loose) -> Setting {
+/// The setting as the service shows it.
+pub fn message(setting: &Loose) -> Setting {
     let Loose { key, value, source } = setting.clone();
     Setting { key, value, source: source.word().to_owned() }
 }

@@ -20,7 +20,7 @@ use crate::args::ServiceInstall;
 /// # Errors
 /// As [`super::run`].
 pub async fn run(args: &ServiceInstall, screen: &mut Screen) -> Result<(), Failure> {
-    let kind = ServiceKind::of(args.scope)?;
+    let kind = ServiceKind::of(args.start.scope)?;
     let config = ServiceConfig::read(kind, args.config.as_deref())?;
     let facts = Facts::gather(kind, &config)?;
     let known = known_files(kind)?;
@@ -56,7 +56,7 @@ pub async fn run(args: &ServiceInstall, screen: &mut Screen) -> Result<(), Failu
         screen.line(&format!("enabled, not started; `paceline service start{flag}` starts it"));
     } else {
         start(&facts, &changes, before.is_some(), &operator, screen).await?;
-        let timeout = Duration::from_secs(args.timeout.into());
+        let timeout = Duration::from_secs(args.start.timeout.into());
         ready::wait(kind, &operator, timeout, screen).await?;
     }
     explain(&facts, &config, screen);

@@ -26,15 +26,15 @@ use paceline_client::{Failure, Screen};
 use self::facts::ServiceKind;
 use self::operator::Operator;
 use self::plan::Found;
-use crate::args::{ServiceCommand, ServiceCommandArgs};
+use crate::args::ServiceCommand;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The service manager is not there or refuses, files of others are in the way, or the service does
 /// not become ready.
-pub async fn run(args: &ServiceCommandArgs, screen: &mut Screen) -> Result<(), Failure> {
-    match &args.command {
+pub async fn run(command: &ServiceCommand, screen: &mut Screen) -> Result<(), Failure> {
+    match command {
         ServiceCommand::Install(args) => install::run(args, screen).await,
         ServiceCommand::Uninstall(args) => uninstall::run(args, screen).await,
         ServiceCommand::Start(args) => control::start(args, screen).await,
