@@ -4,15 +4,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
+use paceline_client::channel::{answered, operations};
 use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
-use paceline_proto::v1::{
-    self, ProcessState, ProcessStatus, RestartRequest, StatusRequest, StatusResponse,
-};
+use paceline_proto::v1::{self, ProcessState, ProcessStatus, RestartRequest};
 
 use crate::args::{Process, RestartArgs};
 use crate::drafter::{answer_timeout, limit, line, timeout_ms};
+use crate::status;
 
 /// Interval between two tries to reach the next supervisor.
 const STATUS_POLL: Duration = Duration::from_millis(50);
@@ -64,7 +63,7 @@ async fn successor(
     let mut last = "none answers".to_owned();
     loop {
         // The socket is removed and made again, so each try connects anew.
-        if let Some(status) = status(config).await?
+        if let Ok(status) = status::ask(config).await
             && status.term > term
         {
             let target = status.target.unwrap_or_default();
@@ -95,10 +94,4 @@ async fn successor(
         }
         tokio::time::sleep(STATUS_POLL).await;
     }
-}
-
-/// The status, if a supervisor answers.
-async fn status(config: Option<&Path>) -> Result<Option<StatusResponse>, Failure> {
-    let Ok((mut client, place)) = operations(config) else { return Ok(None) };
-    Ok(answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await.ok())
 }

@@ -9,7 +9,7 @@ use paceline_client::Failure;
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_process::config::AUTO_COSTS;
 use paceline_process::{Loaded, RuntimeDir, chain, platform};
-use paceline_proto::v1::{ShowSettingsRequest, StatusRequest, StatusResponse};
+use paceline_proto::v1::{Setting, ShowSettingsRequest, StatusResponse};
 
 use super::{logs, machine};
 use crate::{events, status};
@@ -67,7 +67,7 @@ pub async fn collect(config: Option<&Path>) -> Vec<Part> {
             return parts;
         }
     };
-    let service = ask(config).await;
+    let service = status::ask(config).await;
     let settings = settings(config, &loaded, service.is_ok()).await;
     parts.push(settings_part(&loaded, &settings));
     parts.extend(status_parts(&service));
@@ -87,21 +87,9 @@ pub async fn collect(config: Option<&Path>) -> Vec<Part> {
     parts
 }
 
-async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
-    let (mut client, place) = operations(config)?;
-    answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
-}
-
-/// One setting.
-struct ShownSetting {
-    key: String,
-    value: String,
-    source: String,
-}
-
 /// The settings in force: those of the running service, which has flags and an environment of its
 /// own; without one those that it would start with.
-async fn settings(config: Option<&Path>, loaded: &Loaded, is_running: bool) -> Vec<ShownSetting> {
+async fn settings(config: Option<&Path>, loaded: &Loaded, is_running: bool) -> Vec<Setting> {
     let running = async {
         let (mut client, place) = operations(config).ok()?;
         let answer = answered(client.show_settings(ShowSettingsRequest {}), ANSWER_TIMEOUT, &place);
@@ -109,32 +97,17 @@ async fn settings(config: Option<&Path>, loaded: &Loaded, is_running: bool) -> V
     };
     let running = if is_running { running.await } else { None };
     match running {
-        Some(settings) => settings
-            .into_iter()
-            .map(|setting| ShownSetting {
-                key: setting.key,
-                value: setting.value,
-                source: setting.source,
-            })
-            .collect(),
-        None => loaded
-            .settings()
-            .iter()
-            .map(|setting| ShownSetting {
-                key: setting.key.clone(),
-                value: setting.value.clone(),
-                source: setting.source.to_string(),
-            })
-            .collect(),
+        Some(settings) => settings,
+        None => loaded.settings().iter().map(crate::config::message).collect(),
     }
 }
 
-fn settings_part(loaded: &Loaded, settings: &[ShownSetting]) -> Part {
+fn settings_part(loaded: &Loaded, settings: &[Setting]) -> Part {
     let mut text = match &loaded.file {
         Some(file) => format!("configuration: {}\n", file.display()),
         None => "configuration: no file\n".to_owned(),
     };
-    for ShownSetting { key, value, source } in settings {
+    for Setting { key, value, source } in settings {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{key} = {value}  # {source}");
     }

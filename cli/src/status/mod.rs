@@ -32,7 +32,11 @@ pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
     screen.text(&format!("{}{}{logs}", table(&status), long_drafts(&config, &status)))
 }
 
-async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
+/// Asks the supervisor.
+///
+/// # Errors
+/// None answers, or the configuration cannot be used.
+pub async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
     let (mut client, place) = operations(config)?;
     answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
 }
@@ -119,19 +123,23 @@ pub fn refusal(refused: &RefusedDrafter) -> String {
     format!("drafter {model} was refused: {}", reason.trim_end().replace('\n', "\n    "))
 }
 
-/// The table for people.
-pub fn table(status: &StatusResponse) -> String {
-    let named = [
+/// The processes with their names. Those that are not known are empty.
+pub fn processes(status: &StatusResponse) -> [(&'static str, ProcessStatus); 4] {
+    [
         ("gateway", &status.gateway),
         ("supervisor", &status.supervisor),
         ("target", &status.target),
         ("drafter", &status.drafter),
-    ];
+    ]
+    .map(|(name, process)| (name, process.clone().unwrap_or_default()))
+}
+
+/// The table for people.
+pub fn table(status: &StatusResponse) -> String {
     let head = ["PROCESS", "STATE", "PID", "RESTARTS", "UP", "MODEL"].map(str::to_owned);
     let mut rows = vec![head];
     let mut reasons = String::new();
-    for (name, process) in named {
-        let process = process.clone().unwrap_or_default();
+    for (name, process) in processes(status) {
         let state = process.state().word();
         let alive = process.pid != 0;
         rows.push([

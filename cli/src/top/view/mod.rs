@@ -215,7 +215,9 @@ fn figures(snapshot: &Snapshot, state: &State) -> Figures {
     let link = status.link.clone().unwrap_or_default();
     let (throughput_title, throughput) = throughput(state);
     Figures {
-        processes: processes(status).map(|(name, process)| process_row(name, &process)).into(),
+        processes: status::processes(status)
+            .map(|(name, process)| process_row(name, &process))
+            .into(),
         reasons: reasons(status, &link),
         requests: requests(status),
         lanes: lanes(status, &state.rates),
@@ -225,16 +227,6 @@ fn figures(snapshot: &Snapshot, state: &State) -> Figures {
         throughput_title,
         throughput,
     }
-}
-
-fn processes(status: &StatusResponse) -> [(&'static str, ProcessStatus); 4] {
-    [
-        ("gateway", &status.gateway),
-        ("supervisor", &status.supervisor),
-        ("target", &status.target),
-        ("drafter", &status.drafter),
-    ]
-    .map(|(name, process)| (name, process.clone().unwrap_or_default()))
 }
 
 fn process_row(name: &'static str, process: &ProcessStatus) -> ProcessRow {
@@ -270,7 +262,7 @@ fn tone(state: ProcessState) -> Tone {
 
 fn reasons(status: &StatusResponse, link: &LinkStatus) -> Vec<String> {
     let mut reasons = Vec::new();
-    for (name, process) in processes(status) {
+    for (name, process) in status::processes(status) {
         if !process.reason.is_empty() {
             reasons.push(harmless(&format!("{name}: {}", process.reason)));
         }
