@@ -183,6 +183,11 @@ impl Drafters {
         if self.wanted == Wanted::Yes {
             return self.candidates.adopt(&self.model);
         }
+        self.take_first();
+    }
+
+    /// The first of the list takes the drafter's place.
+    fn take_first(&mut self) {
         let had_none = self.model.is_empty();
         self.model = self.candidates.first();
         self.wanted = match (self.model.is_empty(), had_none) {
@@ -198,14 +203,8 @@ impl Drafters {
     pub fn use_models(&mut self, models: Vec<String>, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
         self.give_up_orders(SWAPPED, &mut out);
-        let had_none = self.model.is_empty();
         self.candidates = Candidates::new(models);
-        self.model = self.candidates.first();
-        self.wanted = match (self.model.is_empty(), had_none) {
-            (true, _) => NOT_CONFIGURED,
-            (false, true) => self.start.wanted(),
-            (false, false) => self.wanted,
-        };
+        self.take_first();
         (self.incompatibility, self.takeover, self.need_bytes) = (None, None, 0);
         self.trouble.clear();
         self.suspension.start_over();

@@ -477,14 +477,7 @@ impl Worker {
                     out.push(Action::Describe { epoch });
                 }
             }
-            Phase::Ready { .. } if leaving => {
-                self.enter(
-                    Phase::Suspect { reason: SuspectReason::Leaving },
-                    "it ends without being asked",
-                    out,
-                );
-            }
-            Phase::Suspect { reason: SuspectReason::Silent } if leaving => {
+            Phase::Ready { .. } | Phase::Suspect { reason: SuspectReason::Silent } if leaving => {
                 self.enter(
                     Phase::Suspect { reason: SuspectReason::Leaving },
                     "it ends without being asked",
