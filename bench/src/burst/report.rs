@@ -27,7 +27,7 @@ impl Report for BurstReport {
 
     fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
-        let mut text = self.sheet().text();
+        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
         text.push_str(&format!(
             "\nBEFORE and AFTER: one stream, the same prompt, {tokens} tokens; AFTER is submitted when the last answer of the burst has ended. BURST: all\n\
              its requests at once, of all kinds. BACK: AFTER over BEFORE. TTFT OVER: time to the first token after the burst over that\n\
@@ -49,12 +49,6 @@ impl Report for BurstReport {
 
 impl BenchReport for BurstReport {
     fn sheets(&self) -> Vec<Sheet> {
-        vec![self.sheet()]
-    }
-}
-
-impl BurstReport {
-    fn sheet(&self) -> Sheet {
         let mut sheet = Sheet::new(
             "bursts",
             [
@@ -84,7 +78,7 @@ impl BurstReport {
                 row.recovered_runs.into(),
             ]);
         }
-        sheet
+        vec![sheet]
     }
 }
 

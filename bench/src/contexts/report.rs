@@ -9,7 +9,6 @@ use crate::output::sheet::{Column, Sheet, Value};
 use crate::report::BenchReport;
 use crate::requests::RequestFigures;
 use crate::same::Counts;
-use crate::statistics::Figure;
 
 /// Figures of each length in each mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -58,7 +57,7 @@ impl Report for ContextReport {
 
     fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.answer_tokens);
-        let mut text = self.sheet().text();
+        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
         text.push_str(&format!(
             "\nTTFT: from submission to the first token, at the client. PP: tokens of the prompt over TTFT. TG: {tokens} tokens after the first one\n\
              over their time, at the end of the prompt. OVER ABSENT: TG over that without a drafter, within each run. PEAK: the most that\n\
@@ -75,36 +74,6 @@ impl Report for ContextReport {
 
 impl BenchReport for ContextReport {
     fn sheets(&self) -> Vec<Sheet> {
-        vec![self.sheet()]
-    }
-
-    fn llama_tests(&self) -> Vec<LlamaTest> {
-        let values = |figure: &Option<Figure>| figure.as_ref().map(|figure| figure.values.clone());
-        let tests = |(tokens, lane): (usize, &ContextLane)| {
-            let RequestFigures { prompt_tok_s, decode_tok_s, .. } = &lane.requests;
-            let test = LlamaTest { lane: lane.mode.word(), ..LlamaTest::default() };
-            let pp = values(prompt_tok_s).map(|samples_ts| LlamaTest {
-                n_prompt: tokens,
-                samples_ts,
-                ..test.clone()
-            });
-            let n_gen = self.answer_tokens;
-            let tg = values(decode_tok_s).map(|samples_ts| LlamaTest {
-                n_gen,
-                n_depth: tokens,
-                samples_ts,
-                ..test
-            });
-            [pp, tg].into_iter().flatten()
-        };
-        let lanes =
-            self.rows.iter().flat_map(|row| row.lanes.iter().map(|lane| (row.prompt_tokens, lane)));
-        lanes.flat_map(tests).collect()
-    }
-}
-
-impl ContextReport {
-    fn sheet(&self) -> Sheet {
         let mut sheet = Sheet::new(
             "contexts",
             [
@@ -138,7 +107,18 @@ impl ContextReport {
                 ]);
             }
         }
-        sheet
+        vec![sheet]
+    }
+
+    fn llama_tests(&self) -> Vec<LlamaTest> {
+        let lanes =
+            self.rows.iter().flat_map(|row| row.lanes.iter().map(|lane| (row.prompt_tokens, lane)));
+        let tests = |(tokens, lane): (usize, &ContextLane)| {
+            let RequestFigures { prompt_tok_s, decode_tok_s, .. } = &lane.requests;
+            let generated = (self.answer_tokens, decode_tok_s);
+            LlamaTest::of_context(lane.mode.word(), (tokens, prompt_tok_s), generated)
+        };
+        lanes.flat_map(tests).collect()
     }
 }
 

@@ -29,7 +29,7 @@ impl Report for ConversationReport {
 
     fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
-        let mut text = self.sheet().text();
+        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
         text.push_str(&format!(
             "\nCLEAN: each prompt is new to the prefix cache. SESSION: the next turn comes after the first one of its conversation. SHORT AFTER\n\
              LONG: a short new prompt after the next turn. OVER: TTFT over that of the first turn, or of the short prompt alone, within\n\
@@ -66,12 +66,6 @@ fn wrong_cache(row: &TurnRow) -> Option<String> {
 
 impl BenchReport for ConversationReport {
     fn sheets(&self) -> Vec<Sheet> {
-        vec![self.sheet()]
-    }
-}
-
-impl ConversationReport {
-    fn sheet(&self) -> Sheet {
         let head = [
             Column::plain("text_tokens", "TEXT"),
             Column::plain("form", "FORM"),
@@ -93,7 +87,7 @@ impl ConversationReport {
             let over = Value::from(row.ttft_over.as_ref());
             sheet.row(head.into_iter().chain(row.requests.values()).chain([over]));
         }
-        sheet
+        vec![sheet]
     }
 }
 

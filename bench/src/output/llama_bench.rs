@@ -14,6 +14,7 @@ use paceline_process::platform;
 use serde::Serialize;
 
 use crate::checkpoint;
+use crate::statistics::Figure;
 
 /// A speed of one stream that was measured several times.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +29,31 @@ pub struct LlamaTest {
     pub lane: &'static str,
     /// Tokens per second, one value for each run.
     pub samples_ts: Vec<f64>,
+}
+
+impl LlamaTest {
+    /// Prefill of `prompt` tokens, and generation of `generated` ones after them. What has no speed is
+    /// left out.
+    pub fn of_context(
+        lane: &'static str,
+        (prompt, pp_tok_s): (usize, &Option<Figure>),
+        (generated, tg_tok_s): (usize, &Option<Figure>),
+    ) -> impl Iterator<Item = Self> + use<> {
+        let values = |figure: &Option<Figure>| figure.as_ref().map(|figure| figure.values.clone());
+        let base = Self { lane, ..Self::default() };
+        let pp = values(pp_tok_s).map(|samples_ts| Self {
+            n_prompt: prompt,
+            samples_ts,
+            ..base.clone()
+        });
+        let tg = values(tg_tok_s).map(|samples_ts| Self {
+            n_gen: generated,
+            n_depth: prompt,
+            samples_ts,
+            ..base
+        });
+        pp.into_iter().chain(tg)
+    }
 }
 
 /// Fields that all tests of a benchmark share.

@@ -168,19 +168,13 @@ impl BenchReport for TableReport {
 
     fn llama_tests(&self) -> Vec<LlamaTest> {
         let alone = self.rows.iter().filter(|row| row.shape.streams == 1);
-        let of = |figure: &Option<Figure>| figure.clone().map_or(vec![], |figure| figure.values);
+        // The time of generation begins with the first token.
+        let n_gen = self.max_tokens.saturating_sub(1);
         let tests = |row: &TableRow| {
-            let tokens = row.shape.prompt_tokens;
-            // The time of generation begins with the first token.
-            let n_gen = self.max_tokens.saturating_sub(1);
-            let test = LlamaTest { lane: "absent", ..LlamaTest::default() };
-            let (pp, tg) = (of(&row.pp_tok_s), of(&row.tg_tok_s));
-            [
-                LlamaTest { n_prompt: tokens, samples_ts: pp, ..test.clone() },
-                LlamaTest { n_gen, n_depth: tokens, samples_ts: tg, ..test },
-            ]
+            let pp = (row.shape.prompt_tokens, &row.pp_tok_s);
+            LlamaTest::of_context("absent", pp, (n_gen, &row.tg_tok_s))
         };
-        alone.flat_map(tests).filter(|test| !test.samples_ts.is_empty()).collect()
+        alone.flat_map(tests).collect()
     }
 }
 
