@@ -15,7 +15,6 @@
 use std::path::Path;
 
 use mlx_rs::Array;
-use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
@@ -86,21 +85,11 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
     // Rows of the head after the last id are padding.
     let vocab = count_token_ids(dir)?.map_or(rows, |ids| ids.min(rows as u64) as i32);
     Ok(DraftInfo {
-        path: dir.to_path_buf(),
-        kind: KIND.name.into(),
-        proposal: ProposalKind::Tokens,
         hidden: config.size("hidden_size")?,
         block: BLOCK,
-        feature_layers: vec![],
-        token_ids: true,
-        embeddings: false,
-        mask_id: None,
-        target_layers: None,
         vocab: Some(vocab),
         context: config.context()?.positions,
-        logit_softcap: None,
-        images: true,
-        weight_bytes,
+        ..DraftInfo::of_tokens(KIND.name, dir, weight_bytes)
     })
 }
 

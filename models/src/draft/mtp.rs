@@ -24,8 +24,6 @@
 
 use std::path::Path;
 
-use paceline_vocabulary::link::ProposalKind;
-
 use super::mtp_glm;
 use super::mtp_head::Head;
 use super::next_token::NextToken;
@@ -189,22 +187,15 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
         false => hybrid_sizes(&model_config(config)?)?,
     };
     Ok(DraftInfo {
-        path: dir.to_path_buf(),
-        kind: KIND.name.into(),
-        proposal: ProposalKind::Tokens,
         hidden: sizes.hidden_size,
         block: BLOCK,
         feature_layers: vec![sizes.n_layers as usize - 1],
-        token_ids: true,
-        embeddings: false,
-        mask_id: None,
         target_layers: Some(sizes.n_layers as usize),
         vocab: Some(sizes.vocab_size),
         context: sizes.context,
-        logit_softcap: None,
         // Rows of images are read as the id that stands for them. What was seen is in the hidden states.
         images: true,
-        weight_bytes,
+        ..DraftInfo::of_tokens(KIND.name, dir, weight_bytes)
     })
 }
 

@@ -22,7 +22,6 @@ use std::path::Path;
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
-use paceline_vocabulary::link::ProposalKind;
 
 use config::{Config, KINDS};
 use head::Head;
@@ -61,21 +60,12 @@ pub(super) const KIND: Kind = Kind {
 fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo, LoadError> {
     let sizes = Config::read(config)?;
     Ok(DraftInfo {
-        path: dir.to_path_buf(),
-        kind: KIND.name.into(),
-        proposal: ProposalKind::Tokens,
         hidden: sizes.target_hidden,
         block: BLOCK,
-        feature_layers: vec![],
         token_ids: false,
-        embeddings: false,
-        mask_id: None,
-        target_layers: None,
         vocab: Some(sizes.vocab),
         context: sizes.context,
-        logit_softcap: None,
-        images: true,
-        weight_bytes,
+        ..DraftInfo::of_tokens(KIND.name, dir, weight_bytes)
     })
 }
 

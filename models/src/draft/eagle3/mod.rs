@@ -9,7 +9,6 @@ mod layer;
 use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
-use paceline_vocabulary::link::ProposalKind;
 
 use config::Config;
 use layer::{Features, Layer};
@@ -79,22 +78,14 @@ pub(super) const KIND: Kind = Kind {
 /// Inputs and proposals of a drafter with this config.
 fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
     DraftInfo {
-        path: dir.to_path_buf(),
-        kind: KIND.name.into(),
-        proposal: ProposalKind::Tokens,
         hidden: sizes.target_hidden_size,
         block: sizes.block,
         feature_layers: sizes.feature_layers.clone(),
-        token_ids: true,
-        embeddings: false,
-        mask_id: None,
-        target_layers: None,
         vocab: Some(sizes.vocab),
         context: sizes.context,
-        logit_softcap: None,
         // Rows of images are read as the id that stands for them. What was seen is in the hidden states.
         images: true,
-        weight_bytes,
+        ..DraftInfo::of_tokens(KIND.name, dir, weight_bytes)
     }
 }
 
