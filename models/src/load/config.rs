@@ -137,6 +137,30 @@ impl ConfigJson {
         self.check_size(key, self.optional(key)?.unwrap_or(i64::from(default)))
     }
 
+    /// Refuses a size above `most`, which config.json has under `key`.
+    ///
+    /// # Errors
+    /// It is above.
+    pub fn check_most(&self, key: &str, size: i32, most: i32) -> Result<(), LoadError> {
+        if size <= most {
+            return Ok(());
+        }
+        Err(self.wrong(key, format!("expected at most {most}, found {size}")))
+    }
+
+    /// Refuses another word than `expected`, which counts if there is none.
+    ///
+    /// # Errors
+    /// It is another one, or no text.
+    pub fn check_word(&self, key: &str, expected: &str) -> Result<(), LoadError> {
+        match self.optional::<String>(key)? {
+            Some(found) if found != expected => {
+                Err(self.wrong(key, format!("expected {expected}, found {found}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that heads have no more numbers than any model's, so that products of sizes are
     /// numbers of 32 bits. `key` names their number.
     ///

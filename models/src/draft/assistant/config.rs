@@ -97,13 +97,7 @@ fn head_dims(config: &ConfigJson, layers: &[usize]) -> Result<[i32; 2], LoadErro
 
 /// Refuses layers that are not built here.
 fn check_layers(config: &ConfigJson) -> Result<(), LoadError> {
-    let usual = "gelu_pytorch_tanh";
-    let activation: String =
-        config.optional("hidden_activation")?.unwrap_or_else(|| usual.to_owned());
-    if activation != usual {
-        let what = format!("expected {usual}, found {activation}");
-        return Err(config.wrong("hidden_activation", what));
-    }
+    config.check_word("hidden_activation", "gelu_pytorch_tanh")?;
     for key in ["attention_bias", "enable_moe_block", "hidden_size_per_layer_input"] {
         let found = config.optional::<Value>(key)?;
         let is_off = |value: &Value| *value == Value::Bool(false) || value.as_f64() == Some(0.0);
@@ -118,10 +112,7 @@ fn check_layers(config: &ConfigJson) -> Result<(), LoadError> {
 /// The kinds of the layers, all of which share keys and values.
 fn layers(config: &ConfigJson) -> Result<Vec<usize>, LoadError> {
     let count = config.size("num_hidden_layers")?;
-    if count > MOST_LAYERS {
-        let what = format!("expected at most {MOST_LAYERS}, found {count}");
-        return Err(config.wrong("num_hidden_layers", what));
-    }
+    config.check_most("num_hidden_layers", count, MOST_LAYERS)?;
     let shared: i32 = config.optional("num_kv_shared_layers")?.unwrap_or(0);
     if shared != 0 && shared != count {
         let what = format!("expected all {count} layers, found {shared}");

@@ -130,10 +130,7 @@ pub(super) fn layer_config(config: &ConfigJson) -> Result<ConfigJson, LoadError>
         let what = format!("expected 1, as EAGLE-3 is published, found {n_layers}");
         return Err(layer.wrong("num_hidden_layers", what));
     }
-    let activation: String = layer.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-    if activation != "silu" {
-        return Err(layer.wrong("hidden_act", format!("expected silu, found {activation}")));
-    }
+    layer.check_word("hidden_act", "silu")?;
     let types: Vec<String> = layer.optional("layer_types")?.unwrap_or_default();
     let slides = layer.optional("use_sliding_window")?.unwrap_or(false);
     if slides || types.iter().any(|name| name != "full_attention") {

@@ -33,9 +33,7 @@ impl PatchSizes {
         for (key, size, most) in
             [("patch_size", read.side, 128), ("pooling_kernel_size", read.pooled, 16)]
         {
-            if size > most {
-                return Err(config.wrong(key, format!("expected at most {most}, found {size}")));
-            }
+            config.check_most(key, size, most)?;
         }
         Ok(read)
     }

@@ -86,9 +86,7 @@ impl Config {
             ("hidden_size", self.hidden_size, 1 << 16),
             ("intermediate_size", self.inner.max(self.merged_inner), 1 << 20),
         ] {
-            if size > most {
-                return wrong(key, format!("expected at most {most}, found {size}"));
-            }
+            config.check_most(key, size, most)?;
         }
         let Self { hidden_size, num_heads, .. } = *self;
         if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
@@ -113,11 +111,7 @@ impl Config {
             let what = format!("expected the text model's hidden_size, {expected}, found {found}");
             return wrong("out_hidden_size", what);
         }
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-        if activation != "silu" {
-            return wrong("hidden_act", format!("expected silu, found {activation}"));
-        }
-        Ok(())
+        config.check_word("hidden_act", "silu")
     }
 
     /// Numbers of a head.

@@ -195,10 +195,7 @@ impl Config {
     }
 
     fn two_and_half(config: &ConfigJson) -> Result<Self, LoadError> {
-        let name: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-        if name != "silu" {
-            return Err(config.wrong("hidden_act", format!("expected silu, found {name}")));
-        }
+        config.check_word("hidden_act", "silu")?;
         let older = Self::older(config, config.size_or("hidden_size", 1280)?)?;
         let square = older.spatial_merge_size.saturating_mul(older.patch_size);
         let pixels = config.size_or("window_size", 112)?;
@@ -224,9 +221,7 @@ impl Config {
             ("temporal_patch_size", self.temporal_patch_size, 16),
             ("spatial_merge_size", self.spatial_merge_size, 16),
         ] {
-            if size > most {
-                return wrong(key, format!("expected at most {most}, found {size}"));
-            }
+            config.check_most(key, size, most)?;
         }
         let Self { hidden_size, num_heads, intermediate_size, .. } = *self;
         if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
