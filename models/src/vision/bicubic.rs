@@ -1,7 +1,7 @@
 //! Resampling of a table of positions by cubic polynomials of four rows and four columns, as torch's
 //! `grid_sample` does with `bicubic`, `border` and `align_corners=False`.
 
-use super::grid::Interpolation;
+use super::grid::{Interpolation, resampled};
 
 /// Steepness of the polynomials: torch's.
 const A: f32 = -0.75;
@@ -14,18 +14,7 @@ pub(super) fn shares(
     columns: i32,
     side: i32,
 ) -> Interpolation<16> {
-    let count = places.len() * 16;
-    let (mut indices, mut shares) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (row, column) in places {
-        let (vertical, horizontal) = (taps(*row, rows, side), taps(*column, columns, side));
-        for (row, of_row) in vertical {
-            for (column, of_column) in horizontal {
-                indices.push(row * side + column);
-                shares.push(of_row * of_column);
-            }
-        }
-    }
-    Interpolation { indices, shares }
+    resampled(places, |row| taps(row, rows, side), |column| taps(column, columns, side), side)
 }
 
 /// Place `at` of `size` on an axis of `side`: its four neighbours and their shares.

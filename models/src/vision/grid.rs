@@ -162,15 +162,15 @@ pub(super) fn between_centres(
     resampled(places, |row| at(row, rows), |column| at(column, columns), side)
 }
 
-/// The four rows around each place, by its neighbours on both axes.
-fn resampled(
+/// The `TAPS` rows around each place, by its `N` neighbours on both axes.
+pub(super) fn resampled<const N: usize, const TAPS: usize>(
     places: &[(i32, i32)],
-    on_rows: impl Fn(i32) -> [(i32, f32); 2],
-    on_columns: impl Fn(i32) -> [(i32, f32); 2],
+    on_rows: impl Fn(i32) -> [(i32, f32); N],
+    on_columns: impl Fn(i32) -> [(i32, f32); N],
     side: i32,
-) -> Interpolation<4> {
-    let (mut indices, mut shares) =
-        (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
+) -> Interpolation<TAPS> {
+    let count = places.len() * TAPS;
+    let (mut indices, mut shares) = (Vec::with_capacity(count), Vec::with_capacity(count));
     for (row, column) in places {
         let (vertical, horizontal) = (on_rows(*row), on_columns(*column));
         for (row, of_row) in vertical {

@@ -44,6 +44,22 @@ pub struct VisionInfo {
     pub most_rows: Option<u32>,
 }
 
+impl VisionInfo {
+    /// Properties of a tower whose rows stand in a grid and see no later ones. `patch` and `merge` are
+    /// sizes of its config.
+    fn of_grid(patch: i32, merge: i32, blocks: usize, image_token: u32) -> Self {
+        Self {
+            patch: patch as u32,
+            merge: merge as u32,
+            image_token,
+            blocks,
+            form: ImageForm::Grid,
+            whole: false,
+            most_rows: None,
+        }
+    }
+}
+
 /// A resized image. The number of patches of each side is a multiple of [`VisionInfo::merge`].
 #[derive(Clone, Copy, Debug)]
 pub struct ImagePixels<'a> {
@@ -153,13 +169,15 @@ impl ImageEncoding {
     }
 
     /// Computes at most `blocks` (at least one) more of `all` blocks by `forward`, which gets the
-    /// number of a block, and evaluates each. Returns whether all are done.
+    /// number of a block, and evaluates each. Returns the features when all are done; `rows` computes
+    /// those of the prompt.
     fn advance(
         &mut self,
         blocks: usize,
         all: usize,
         mut forward: impl FnMut(&mut Self, usize) -> Result<Array>,
-    ) -> Result<bool> {
+        rows: impl FnOnce(&Self) -> Result<Array>,
+    ) -> Result<Option<Features>> {
         let until = self.done.saturating_add(blocks.max(1)).min(all);
         while self.done < until {
             let hidden = forward(self, self.done)?;
@@ -167,7 +185,12 @@ impl ImageEncoding {
             self.hidden = hidden;
             self.done += 1;
         }
-        Ok(self.done >= all)
+        if self.done < all {
+            return Ok(None);
+        }
+        let embeddings = rows(self)?;
+        embeddings.eval()?;
+        Ok(Some(Features { embeddings, after_layer: self.after_layer.clone() }))
     }
 
     /// Number of patches. The time of a block depends on it.

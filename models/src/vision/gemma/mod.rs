@@ -352,14 +352,11 @@ impl Vision for GemmaTower {
     }
 
     fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
-        let forward = |pass: &mut ImageEncoding, at: usize| {
-            self.blocks[at].forward(&pass.hidden, pass.rope.as_ref())
-        };
-        if !pass.advance(blocks, self.blocks.len(), forward)? {
-            return Ok(None);
-        }
-        let embeddings = self.rows(&pass.hidden)?;
-        embeddings.eval()?;
-        Ok(Some(Features { embeddings, after_layer: vec![] }))
+        pass.advance(
+            blocks,
+            self.blocks.len(),
+            |pass, at| self.blocks[at].forward(&pass.hidden, pass.rope.as_ref()),
+            |pass| self.rows(&pass.hidden),
+        )
     }
 }

@@ -14,8 +14,7 @@ use super::parts::{
     convolution_as_product,
 };
 use super::{
-    Features, ImageEncoding, ImageForm, ImagePixels, TextModelSizes, Vision, VisionInfo, bicubic,
-    grid,
+    Features, ImageEncoding, ImagePixels, TextModelSizes, Vision, VisionInfo, bicubic, grid,
 };
 use crate::error::Result;
 use crate::layers::{GatedMlp, Gelu, LayerNorm, Linear, RmsNorm};
@@ -156,20 +155,11 @@ impl GlmTower {
         let patch_embed = PatchEmbedding::load(weights, &patch_embed, patches, named)?;
         let norm = format!("{name}.post_layernorm");
         let dtype = weights.dtype_of(&format!("{norm}.weight"));
-        let block = config.block();
-        let blocks = (0..config.depth)
-            .map(|at| TowerBlock::load(weights, &format!("{name}.blocks.{at}"), block));
-        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let (blocks, block) = (format!("{name}.blocks"), config.block());
+        let blocks = TowerBlock::load_all(weights, &blocks, config.depth, block)?;
+        let (patch, merge) = (config.patch_size, config.spatial_merge_size);
         Ok(Self {
-            info: VisionInfo {
-                patch: config.patch_size as u32,
-                merge: config.spatial_merge_size as u32,
-                image_token: text.image_token,
-                blocks: blocks.len(),
-                form: ImageForm::Grid,
-                whole: false,
-                most_rows: None,
-            },
+            info: VisionInfo::of_grid(patch, merge, blocks.len(), text.image_token),
             dtype,
             patch_embed,
             places: match kind {
@@ -208,14 +198,11 @@ impl Vision for GlmTower {
     }
 
     fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
-        let forward = |pass: &mut ImageEncoding, at: usize| {
-            self.blocks[at].forward(&pass.hidden, pass.rope.as_ref(), &[])
-        };
-        if !pass.advance(blocks, self.blocks.len(), forward)? {
-            return Ok(None);
-        }
-        let embeddings = self.merger.forward(&self.post_layernorm.forward(&pass.hidden)?)?;
-        embeddings.eval()?;
-        Ok(Some(Features { embeddings, after_layer: vec![] }))
+        pass.advance(
+            blocks,
+            self.blocks.len(),
+            |pass, at| self.blocks[at].forward(&pass.hidden, pass.rope.as_ref(), &[]),
+            |pass| self.merger.forward(&self.post_layernorm.forward(&pass.hidden)?),
+        )
     }
 }

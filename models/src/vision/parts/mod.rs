@@ -212,11 +212,7 @@ pub(super) struct TowerBlock {
 
 impl TowerBlock {
     /// Reads the block `name`.
-    pub(super) fn load(
-        weights: &mut Weights,
-        name: &str,
-        spec: BlockSpec<'_>,
-    ) -> Result<Self, LoadError> {
+    fn load(weights: &mut Weights, name: &str, spec: BlockSpec<'_>) -> Result<Self, LoadError> {
         let BlockSpec { hidden, norm, norms: [first, second], attention, mlp } = spec;
         Ok(Self {
             before_attention: TowerNorm::load(weights, &format!("{name}.{first}"), hidden, norm)?,
@@ -224,6 +220,16 @@ impl TowerBlock {
             before_mlp: TowerNorm::load(weights, &format!("{name}.{second}"), hidden, norm)?,
             mlp: TowerMlp::load(weights, name, hidden, mlp)?,
         })
+    }
+
+    /// Reads the blocks `{name}.0` and so on.
+    pub(super) fn load_all(
+        weights: &mut Weights,
+        name: &str,
+        count: i32,
+        spec: BlockSpec<'_>,
+    ) -> Result<Vec<Self>, LoadError> {
+        (0..count).map(|at| Self::load(weights, &format!("{name}.{at}"), spec)).collect()
     }
 
     /// `x` `[N, hidden]` → the same shape. For `rope` and `windows` see [`PatchAttention`].

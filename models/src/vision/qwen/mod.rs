@@ -13,7 +13,7 @@ use super::parts::{
     AttentionSpec, BlockSpec, MlpSpec, PatchEmbedding, PatchSizes, TowerBlock, TowerNorm,
 };
 use super::windows::{WindowRun, WindowedPatches};
-use super::{Features, ImageEncoding, ImageForm, ImagePixels, Vision, VisionInfo, grid};
+use super::{Features, ImageEncoding, ImagePixels, Vision, VisionInfo, grid};
 use crate::error::Result;
 use crate::layers::{Gelu, Linear};
 use crate::load::{ConfigJson, LoadError, Weights};
@@ -117,10 +117,9 @@ impl QwenTower {
         let patch_embed = format!("{name}.patch_embed.proj");
         let dtype = weights.dtype_of(&format!("{name}.blocks.0.norm1.weight"));
         let patch_embed = PatchEmbedding::load(weights, &patch_embed, patches, named)?;
-        let block = config.block();
-        let blocks = (0..config.depth)
-            .map(|at| TowerBlock::load(weights, &format!("{name}.blocks.{at}"), block));
-        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let (blocks, block) = (format!("{name}.blocks"), config.block());
+        let blocks = TowerBlock::load_all(weights, &blocks, config.depth, block)?;
+        let (patch, merge) = (config.patch_size, config.spatial_merge_size);
         let deepstack = (0..config.deepstack_visual_indexes.len()).map(|at| {
             let name = format!("{name}.deepstack_merger_list.{at}");
             Merger::load(weights, &name, &config, text.hidden, true)
@@ -134,15 +133,7 @@ impl QwenTower {
             None => None,
         };
         Ok(Self {
-            info: VisionInfo {
-                patch: config.patch_size as u32,
-                merge: config.spatial_merge_size as u32,
-                image_token: text.image_token,
-                blocks: blocks.len(),
-                form: ImageForm::Grid,
-                whole: false,
-                most_rows: None,
-            },
+            info: VisionInfo::of_grid(patch, merge, blocks.len(), text.image_token),
             dtype,
             blocks,
             deepstack_merger_list,
@@ -208,15 +199,11 @@ impl Vision for QwenTower {
             }
             Ok(hidden)
         };
-        if !pass.advance(blocks, self.blocks.len(), forward)? {
-            return Ok(None);
-        }
-        let mut embeddings = self.merger.forward(&pass.hidden)?;
-        if let Some(order) = &pass.order {
+        pass.advance(blocks, self.blocks.len(), forward, |pass| {
+            let rows = self.merger.forward(&pass.hidden)?;
+            let Some(order) = &pass.order else { return Ok(rows) };
             let order = Array::from_slice(order, &[order.len() as i32]);
-            embeddings = embeddings.take_axis(&order, 0)?;
-        }
-        embeddings.eval()?;
-        Ok(Some(Features { embeddings, after_layer: pass.after_layer.clone() }))
+            Ok(rows.take_axis(&order, 0)?)
+        })
     }
 }

@@ -8,7 +8,7 @@ mod hunyuan;
 mod paddle;
 mod sizes;
 
-use super::parts::{BlockSpec, TowerBlock};
+use super::parts::TowerBlock;
 use super::{
     Features, ImageEncoding, ImageForm, ImagePixels, TextModelSizes, Vision, VisionInfo, grid,
 };
@@ -55,7 +55,8 @@ impl SiglipTower {
         let sizes = Sizes::of_paddle(config)?;
         let names = if is_mlx { paddle::MLX } else { paddle::HUB };
         let embeddings = Embeddings::load(weights, &names.embeddings(), &sizes, config)?;
-        let blocks = Self::load_blocks(weights, names.layers, names.block(&sizes), &sizes)?;
+        let block = names.block(&sizes);
+        let blocks = TowerBlock::load_all(weights, names.layers, sizes.layers, block)?;
         let post_layernorm =
             LayerNorm::load(weights, names.post_layernorm, sizes.hidden, sizes.eps)?;
         let projector = Projector::load(weights, names.projector, &sizes, text.hidden)?;
@@ -76,22 +77,12 @@ impl SiglipTower {
     ) -> Result<Self, LoadError> {
         let sizes = Sizes::of_hunyuan(config)?;
         let embeddings = Embeddings::load(weights, &hunyuan::embeddings(name), &sizes, config)?;
-        let blocks =
-            Self::load_blocks(weights, &format!("{name}.layers"), hunyuan::block(&sizes), &sizes)?;
+        let (blocks, block) = (format!("{name}.layers"), hunyuan::block(&sizes));
+        let blocks = TowerBlock::load_all(weights, &blocks, sizes.layers, block)?;
         let perceive =
             Perceive::load(weights, &format!("{name}.perceive"), &sizes, text.hidden, config)?;
         let info = sizes.info(ImageForm::Lines, text.image_token);
         Ok(Self { info, sizes, embeddings, blocks, output: Output::Perceive(perceive) })
-    }
-
-    fn load_blocks(
-        weights: &mut Weights,
-        name: &str,
-        block: BlockSpec<'_>,
-        sizes: &Sizes,
-    ) -> Result<Vec<TowerBlock>, LoadError> {
-        let load = |at| TowerBlock::load(weights, &format!("{name}.{at}"), block);
-        (0..sizes.layers).map(load).collect()
     }
 
     /// Rows of the prompt from `x` `[N, hidden]`, the patches after all blocks.
@@ -125,14 +116,11 @@ impl Vision for SiglipTower {
     }
 
     fn advance(&self, pass: &mut ImageEncoding, blocks: usize) -> Result<Option<Features>> {
-        let forward = |pass: &mut ImageEncoding, at: usize| {
-            self.blocks[at].forward(&pass.hidden, pass.rope.as_ref(), &[])
-        };
-        if !pass.advance(blocks, self.blocks.len(), forward)? {
-            return Ok(None);
-        }
-        let embeddings = self.rows(&pass.hidden, pass.grid)?;
-        embeddings.eval()?;
-        Ok(Some(Features { embeddings, after_layer: vec![] }))
+        pass.advance(
+            blocks,
+            self.blocks.len(),
+            |pass, at| self.blocks[at].forward(&pass.hidden, pass.rope.as_ref(), &[]),
+            |pass| self.rows(&pass.hidden, pass.grid),
+        )
     }
 }

@@ -46,11 +46,7 @@ impl Sizes {
     pub(super) fn of_hunyuan(config: &ConfigJson) -> Result<Self, LoadError> {
         let image = config.size_or("max_image_size", 2048)?;
         let eps = config.optional("rms_norm_eps")?.unwrap_or(1e-5);
-        let mode: Option<String> = config.optional("interpolate_mode")?;
-        if let Some(other) = mode.filter(|mode| mode != "bilinear") {
-            let what = format!("expected bilinear, found {other}");
-            return Err(config.wrong("interpolate_mode", what));
-        }
+        config.check_word("interpolate_mode", "bilinear")?;
         Self::read(config, image, 16, eps, "gelu")
     }
 
@@ -118,14 +114,7 @@ impl Sizes {
     }
 
     pub(super) fn info(&self, form: ImageForm, image_token: u32) -> VisionInfo {
-        VisionInfo {
-            patch: self.patch as u32,
-            merge: self.merge as u32,
-            image_token,
-            blocks: self.layers as usize,
-            form,
-            whole: false,
-            most_rows: None,
-        }
+        let blocks = self.layers as usize;
+        VisionInfo { form, ..VisionInfo::of_grid(self.patch, self.merge, blocks, image_token) }
     }
 }
