@@ -11,6 +11,18 @@ use std::path::Path;
 pub const INDEX: &str = "model.safetensors.index.json";
 /// Name of the file with all weights of a model without shards.
 pub const WEIGHTS: &str = "model.safetensors";
+/// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX
+/// write them: the tower of a Qwen or a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower
+/// has.
+pub const TOWERS: [&str; 7] = [
+    "visual.",
+    "vit.",
+    "model.visual.",
+    "vision_tower.",
+    "model.vision_tower.",
+    "model.vision_embedder.",
+    "vision_embedder.",
+];
 /// Most bytes of a model's configuration, template or index: an index of the largest models has some
 /// 10 MiB.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;

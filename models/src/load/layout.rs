@@ -52,18 +52,6 @@ impl Layout {
     pub const PADDLE_MLX: Self =
         Self { text: Self::WITH_VISION[1].text, head: Self::WITH_VISION[1].head, vision: "visual" };
 
-    /// Beginnings of the names of what makes rows of images, in these layouts: the tower of a Qwen or
-    /// a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower has.
-    pub const TOWERS: [&str; 7] = [
-        "visual.",
-        "vit.",
-        "model.visual.",
-        "vision_tower.",
-        "model.vision_tower.",
-        "model.vision_embedder.",
-        "vision_embedder.",
-    ];
-
     /// The layout of a checkpoint, among those of its family. The embedding's name tells.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
+use paceline_vocabulary::model_files::TOWERS;
 
 use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;
@@ -48,7 +49,7 @@ use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv, MOST_ROWS};
 use crate::layers::has_product;
 use crate::load::{
-    CheckpointPlan, ConfigJson, KvHeads, Layout, LoadError, PlannedLayers, Precision, Quantization,
+    CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
     TensorFiles, Unserved, WeightForms, Weights,
 };
 use crate::sample::softcap;
@@ -223,10 +224,7 @@ const GEMMA_VL: Unserved = Unserved {
 const QWEN_VL: Unserved = Unserved { prefixes: &["mtp.", "model.mtp."], suffixes: FREQUENCIES };
 
 /// Towers of checkpoints that are served as text alone.
-const TOWER: Unserved = Unserved { prefixes: &Layout::TOWERS, suffixes: &[] };
-
-/// GLM's tower is served, or there is none.
-const GLM: Unserved = Unserved { prefixes: &[], suffixes: FREQUENCIES };
+const TOWER: Unserved = Unserved { prefixes: &TOWERS, suffixes: &[] };
 
 /// As of [`QWEN`], and the layers that predict several tokens in MLX's layout.
 const QWEN_HYBRID: Unserved = Unserved {
@@ -255,7 +253,7 @@ const PADDLE_VL: Unserved = Unserved {
 };
 /// HunyuanOCR's tower, in either layout.
 const HUNYUAN: Unserved = Unserved { prefixes: &["vit.", "vision_tower."], suffixes: FREQUENCIES };
-/// As of [`HUNYUAN`], for a checkpoint whose tower is served.
+/// The tower of a HunyuanOCR or a GLM is served, or there is none.
 const FREQUENCIES_ONLY: Unserved = Unserved { prefixes: &[], suffixes: FREQUENCIES };
 
 /// All families that are served.
@@ -318,37 +316,28 @@ impl Family {
     /// A family of Qwen3.5's layers.
     const fn hybrid(model_type: &'static str, load: Load) -> Self {
         Self {
-            model_type,
-            load,
             recurrent: qwen3_5::recurrent_layers,
-            kv_heads: |_| Ok(None),
-            unserved: QWEN_HYBRID,
             towers: Towers::IfThere(QWEN_HYBRID_VL),
-            next_token: None,
-            whole_image: |_, _| Ok(None),
+            ..Self::attending(model_type, load, QWEN_HYBRID)
         }
     }
 
     /// GLM, of which some checkpoints have a tower. A checkpoint may have a layer that predicts a further token.
     const fn glm(model_type: &'static str, load: Load) -> Self {
         Self {
-            towers: Towers::IfThere(GLM),
+            towers: Towers::IfThere(FREQUENCIES_ONLY),
             next_token: Some("eh_proj"),
-            ..Self::attending(model_type, load, GLM)
+            ..Self::attending(model_type, load, FREQUENCIES_ONLY)
         }
     }
 
     /// Gemma 4.
     const fn gemma(model_type: &'static str) -> Self {
         Self {
-            model_type,
-            load: gemma::load,
-            recurrent: |_| Ok(vec![]),
             kv_heads: gemma::kv_heads,
-            unserved: GEMMA,
             towers: Towers::IfThere(GEMMA_VL),
-            next_token: None,
             whole_image: gemma4::whole_image,
+            ..Self::attending(model_type, gemma::load, GEMMA)
         }
     }
 

@@ -1,8 +1,10 @@
 //! The vision tower in a checkpoint: whether there is one, and loading it. A checkpoint's
 //! config.json names its sizes (`vision_config`) and the token of an image's rows.
 
+use paceline_vocabulary::model_files::TOWERS;
+
 use super::sizes::Sizes;
-use crate::load::{ConfigJson, Layout, LoadError, TensorFiles, Weights};
+use crate::load::{ConfigJson, LoadError, TensorFiles, Weights};
 use crate::vision::{TextModelSizes, Vision};
 
 /// Whether a checkpoint has the sizes of a tower and tensors of one.
@@ -12,7 +14,7 @@ use crate::vision::{TextModelSizes, Vision};
 /// # Errors
 /// `vision_config` is no object.
 pub(super) fn is_there(config: &ConfigJson, files: &TensorFiles) -> Result<bool, LoadError> {
-    let is_of_tower = |name: &str| Layout::TOWERS.iter().any(|first| name.starts_with(first));
+    let is_of_tower = |name: &str| TOWERS.iter().any(|first| name.starts_with(first));
     Ok(config.part("vision_config")?.is_some() && files.shapes().any(|(name, _)| is_of_tower(name)))
 }
 

@@ -3,24 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_vocabulary::model_files::TOWERS;
 use serde_json::{Map, Value};
 
 use super::LoadError;
 use super::files::{CONFIG, ModelConfig, json};
 use super::tensors;
-
-/// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX
-/// write them: the tower of a Qwen or a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower
-/// has.
-const TOWERS: [&str; 7] = [
-    "visual.",
-    "vit.",
-    "model.visual.",
-    "vision_tower.",
-    "model.vision_tower.",
-    "model.vision_embedder.",
-    "vision_embedder.",
-];
 
 /// The settings for images, as the files have them. `None` means that a file leaves a value out.
 #[derive(Clone, Debug, PartialEq)]
