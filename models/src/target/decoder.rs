@@ -84,6 +84,13 @@ impl FeedForward {
 pub(super) type LoadFeedForward<'a> =
     dyn Fn(&mut Weights, i32, &str) -> Result<FeedForward, LoadError> + 'a;
 
+/// The second half of every layer of a family without experts: a gated block of this width.
+pub(super) fn dense(hidden: i32, width: i32, bias: bool) -> Box<LoadFeedForward<'static>> {
+    Box::new(move |weights, _, name| {
+        Ok(FeedForward::Dense(GatedMlp::load(weights, name, hidden, width, bias)?))
+    })
+}
+
 /// Parts of a decoder that are a family's own.
 pub(super) struct DecoderSpec<'a> {
     /// `model_type`.
@@ -212,6 +219,31 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
+    /// Reads a text model whose layers all attend, in the layout that transformers and mlx-lm share,
+    /// or in mlx-vlm's.
+    pub(super) fn load_text(
+        architecture: &str,
+        files: TargetFiles<'_>,
+        sizes: Sizes,
+        attention: AttentionSpec,
+        feed_forward: &LoadFeedForward<'_>,
+    ) -> Result<Self, LoadError> {
+        let TargetFiles { dir, config, weights, weight_bytes } = files;
+        let spec = DecoderSpec {
+            architecture: architecture.into(),
+            layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
+            sizes,
+            attention,
+            recurrent: &[],
+            norms: NormWeight::Whole,
+            branch_norms: None,
+            feed_forward,
+            rope: Rope::load(config, sizes.head_dim)?,
+            tower: None,
+        };
+        Self::load(dir, weights, weight_bytes, spec)
+    }
+
     /// Reads every tensor that `spec` describes, and refuses files with others.
     pub(super) fn load(
         dir: &Path,

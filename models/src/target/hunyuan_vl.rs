@@ -2,10 +2,10 @@
 //! rows stand on four axes, and a vision tower. Its config.json is flat in published files.
 
 use super::attention::{AttentionSpec, HeadNorms};
-use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::decoder::{Decoder, DecoderSpec, TargetFiles, dense};
 use super::sizes::Sizes;
 use super::tower;
-use crate::layers::{GatedMlp, NormWeight, Rope};
+use crate::layers::{NormWeight, Rope};
 use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
 use crate::vision::SiglipTower;
 
@@ -59,10 +59,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,
-        feed_forward: &|weights, _, name| {
-            let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, mlp_bias)?;
-            Ok(FeedForward::Dense(mlp))
-        },
+        feed_forward: &*dense(sizes.hidden_size, width, mlp_bias),
         rope,
         tower,
     };

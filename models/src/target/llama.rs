@@ -3,11 +3,10 @@
 //! where the config has them.
 
 use super::attention::AttentionSpec;
-use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::decoder::{Decoder, TargetFiles, dense};
 use super::sizes::Sizes;
 use crate::kv::GrowingKv;
-use crate::layers::{GatedMlp, NormWeight, Rope};
-use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
+use crate::load::{ConfigJson, KvHeads, LoadError};
 
 /// Loads a Llama, in the layout that transformers and mlx-lm share, or in mlx-vlm's.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
@@ -50,26 +49,12 @@ fn load_as(
     files: TargetFiles<'_>,
     sizes: Sizes,
 ) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, weights, weight_bytes } = files;
-    let bias = config.optional("attention_bias")?.unwrap_or(false);
-    let mlp_bias = config.optional("mlp_bias")?.unwrap_or(false);
-    let width = config.size("intermediate_size")?;
-    let spec = DecoderSpec {
-        architecture: architecture.into(),
-        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
-        sizes,
-        attention: AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN },
-        recurrent: &[],
-        norms: NormWeight::Whole,
-        branch_norms: None,
-        feed_forward: &|weights, _, name| {
-            let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, mlp_bias)?;
-            Ok(FeedForward::Dense(mlp))
-        },
-        rope: Rope::load(config, sizes.head_dim)?,
-        tower: None,
-    };
-    Decoder::load(dir, weights, weight_bytes, spec)
+    let bias = files.config.optional("attention_bias")?.unwrap_or(false);
+    let mlp_bias = files.config.optional("mlp_bias")?.unwrap_or(false);
+    let width = files.config.size("intermediate_size")?;
+    let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN };
+    let feed_forward = dense(sizes.hidden_size, width, mlp_bias);
+    Decoder::load_text(architecture, files, sizes, attention, &*feed_forward)
 }
 
 /// The window of every layer. One that no row of the context can fill is none.

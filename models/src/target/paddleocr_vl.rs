@@ -2,10 +2,10 @@
 //! config.json is flat in published files and has parts in later ones.
 
 use super::attention::AttentionSpec;
-use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::decoder::{Decoder, DecoderSpec, TargetFiles, dense};
 use super::sizes::Sizes;
 use super::tower;
-use crate::layers::{GatedMlp, NormWeight, Rope, SectionOrder};
+use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
 use crate::vision::SiglipTower;
 
@@ -34,10 +34,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,
-        feed_forward: &|weights, _, name| {
-            let mlp = GatedMlp::load(weights, name, sizes.hidden_size, width, bias)?;
-            Ok(FeedForward::Dense(mlp))
-        },
+        feed_forward: &*dense(sizes.hidden_size, width, bias),
         rope: rope.on_three_axes(config, SectionOrder::OneAfterAnother, SECTION)?,
         tower,
     };

@@ -1,10 +1,9 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
 use super::attention::AttentionSpec;
-use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles, refuse_sliding_window};
+use super::decoder::{Decoder, LoadFeedForward, TargetFiles, dense, refuse_sliding_window};
 use super::sizes::Sizes;
-use crate::layers::{GatedMlp, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError, Weights};
+use crate::load::{ConfigJson, LoadError};
 
 /// Not keys of the config: every checkpoint of the family is so.
 pub(super) const ATTENTION: AttentionSpec =
@@ -24,32 +23,14 @@ impl Config {
         Ok(Self { sizes: Sizes::read(config)?, intermediate_size })
     }
 
-    /// Reads a layer's gated block.
-    pub(super) fn feed_forward(
-        &self,
-        weights: &mut Weights,
-        name: &str,
-    ) -> Result<FeedForward, LoadError> {
-        let (hidden, width) = (self.sizes.hidden_size, self.intermediate_size);
-        Ok(FeedForward::Dense(GatedMlp::load(weights, name, hidden, width, false)?))
+    /// The second half of every layer.
+    pub(super) fn feed_forward(&self) -> Box<LoadFeedForward<'static>> {
+        dense(self.sizes.hidden_size, self.intermediate_size, false)
     }
 }
 
 /// Loads it, in the layout that transformers and mlx-lm share, or in mlx-vlm's.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, weights, weight_bytes } = files;
-    let read = Config::read(config)?;
-    let spec = DecoderSpec {
-        architecture: "qwen2".into(),
-        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
-        sizes: read.sizes,
-        attention: ATTENTION,
-        recurrent: &[],
-        norms: NormWeight::Whole,
-        branch_norms: None,
-        feed_forward: &|weights, _, name| read.feed_forward(weights, name),
-        rope: Rope::load(config, read.sizes.head_dim)?,
-        tower: None,
-    };
-    Decoder::load(dir, weights, weight_bytes, spec)
+    let read = Config::read(files.config)?;
+    Decoder::load_text("qwen2", files, read.sizes, ATTENTION, &*read.feed_forward())
 }

@@ -44,7 +44,7 @@ fn load_with(
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,
-        feed_forward: &|weights, _, name| read.feed_forward(weights, name),
+        feed_forward: &*read.feed_forward(),
         rope: rope.on_three_axes(config, SectionOrder::OneAfterAnother, SECTION)?,
         tower,
     };

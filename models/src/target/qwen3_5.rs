@@ -6,11 +6,11 @@
 use paceline_blas::{MOST_TAPS, RecurrentSizes};
 
 use super::attention::{AttentionSpec, HeadNorms};
-use super::decoder::{Decoder, DecoderSpec, FeedForward, LoadFeedForward, TargetFiles};
+use super::decoder::{Decoder, DecoderSpec, LoadFeedForward, TargetFiles, dense};
 use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
 use super::tower;
-use crate::layers::{GatedMlp, Rope, SectionOrder};
+use crate::layers::{Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError};
 use crate::vision::{Deepstack, Generation, QwenTower};
 
@@ -52,10 +52,7 @@ pub(super) fn recurrent_layers(
     config: &ConfigJson,
 ) -> Result<Vec<Option<RecurrentSizes>>, LoadError> {
     let (states, n_layers) = (states(config)?, config.size("num_hidden_layers")?);
-    if n_layers > MOST_LAYERS {
-        let what = format!("expected at most {MOST_LAYERS}, found {n_layers}");
-        return Err(config.wrong("num_hidden_layers", what));
-    }
+    config.check_most("num_hidden_layers", n_layers, MOST_LAYERS)?;
     let interval = config.size_or("full_attention_interval", 4)?;
     let usual = |at: i32| match (at + 1) % interval {
         0 => "full_attention".to_owned(),
@@ -119,10 +116,7 @@ pub(super) fn feed_forward(
     config: &ConfigJson,
     hidden: i32,
 ) -> Result<Box<LoadFeedForward<'static>>, LoadError> {
-    let width = config.size("intermediate_size")?;
-    Ok(Box::new(move |weights, _, name| {
-        Ok(FeedForward::Dense(GatedMlp::load(weights, name, hidden, width, false)?))
-    }))
+    Ok(dense(hidden, config.size("intermediate_size")?, false))
 }
 
 /// The attention of every layer that attends.

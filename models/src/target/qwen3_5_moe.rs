@@ -3,7 +3,7 @@
 
 use super::decoder::{Decoder, FeedForward, LoadFeedForward, TargetFiles};
 use super::qwen3_5::{Config, load_as};
-use super::qwen3_moe::experts;
+use super::sizes::experts;
 use crate::layers::SharedExpertMlp;
 use crate::load::{ConfigJson, LoadError};
 
@@ -22,7 +22,7 @@ pub(super) fn feed_forward(
     config: &ConfigJson,
     hidden: i32,
 ) -> Result<Box<LoadFeedForward<'static>>, LoadError> {
-    let sizes = experts(config, hidden, true)?;
+    let sizes = experts(config, "num_experts_per_tok", hidden, true)?;
     let shared = config.size("shared_expert_intermediate_size")?;
     Ok(Box::new(move |weights, _, name| {
         Ok(FeedForward::SharedExperts(SharedExpertMlp::load(weights, name, sizes, shared)?))

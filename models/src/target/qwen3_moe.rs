@@ -1,32 +1,11 @@
 //! Qwen3 with experts (arXiv 2505.09388): Qwen3 in whose layers each row goes through a few of many
 //! gated blocks, chosen by a router.
 
-use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
+use super::decoder::{Decoder, FeedForward, TargetFiles};
 use super::qwen3;
-use crate::layers::{ExpertMlp, ExpertSizes, NormWeight, Rope};
-use crate::load::{ConfigJson, Layout, LoadError, Weights};
-
-/// Sizes of the experts of one checkpoint, in every layer the same. `renormalized`: the shares of
-/// the chosen ones add up to 1.
-pub(super) fn experts(
-    config: &ConfigJson,
-    hidden: i32,
-    renormalized: bool,
-) -> Result<ExpertSizes, LoadError> {
-    let sizes = ExpertSizes {
-        hidden,
-        intermediate: config.size("moe_intermediate_size")?,
-        n_experts: config.size("num_experts")?,
-        chosen: config.size("num_experts_per_tok")?,
-        renormalized,
-    };
-    if sizes.chosen > sizes.n_experts {
-        let what =
-            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
-        return Err(config.wrong("num_experts_per_tok", what));
-    }
-    Ok(sizes)
-}
+use super::sizes::experts;
+use crate::layers::{ExpertMlp, ExpertSizes};
+use crate::load::{ConfigJson, LoadError, Weights};
 
 /// Which layers have experts, and how large they are. Also those of Qwen3-VL's text model.
 pub(super) struct Config {
@@ -42,7 +21,8 @@ impl Config {
     pub(super) fn read(config: &ConfigJson, renormalizes: bool) -> Result<Self, LoadError> {
         let dense = qwen3::Config::read(config)?;
         let renormalized = config.optional("norm_topk_prob")?.unwrap_or(renormalizes);
-        let experts = experts(config, dense.sizes.hidden_size, renormalized)?;
+        let chosen = "num_experts_per_tok";
+        let experts = experts(config, chosen, dense.sizes.hidden_size, renormalized)?;
         Ok(Self {
             dense,
             experts,
@@ -65,26 +45,16 @@ impl Config {
     ) -> Result<FeedForward, LoadError> {
         match self.has_experts(layer) {
             true => Ok(FeedForward::Experts(ExpertMlp::load(weights, name, self.experts)?)),
-            false => self.dense.feed_forward(weights, name),
+            false => self.dense.feed_forward()(weights, layer, name),
         }
     }
 }
 
 /// Loads it, in the layout of transformers (a tensor for each expert) or of mlx-lm (one for all).
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
-    let TargetFiles { dir, config, weights, weight_bytes } = files;
-    let read = Config::read(config, false)?;
-    let spec = DecoderSpec {
-        architecture: "qwen3_moe".into(),
-        layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
-        sizes: read.dense.sizes,
-        attention: read.dense.attention,
-        recurrent: &[],
-        norms: NormWeight::Whole,
-        branch_norms: None,
-        feed_forward: &|weights, layer, name| read.feed_forward(weights, layer, name),
-        rope: Rope::load(config, read.dense.sizes.head_dim)?,
-        tower: None,
-    };
-    Decoder::load(dir, weights, weight_bytes, spec)
+    let read = Config::read(files.config, false)?;
+    let qwen3::Config { sizes, attention, .. } = read.dense;
+    Decoder::load_text("qwen3_moe", files, sizes, attention, &|weights, layer, name| {
+        read.feed_forward(weights, layer, name)
+    })
 }

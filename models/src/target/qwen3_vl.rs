@@ -14,7 +14,7 @@ const SECTION: [usize; 3] = [24, 20, 20];
 /// Loads it, in either layout. Without a tower it is a text model.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let read = qwen3::Config::read(files.config)?;
-    load_with(files, "qwen3_vl", read, &|weights, _, name| read.feed_forward(weights, name))
+    load_with(files, "qwen3_vl", read, &*read.feed_forward())
 }
 
 /// Loads the one with experts. The reference divides the shares of a row's experts by their sum in

@@ -1,6 +1,7 @@
 //! Sizes of a decoder, as config.json has them.
 
 use crate::kv::GrowingKv;
+use crate::layers::ExpertSizes;
 use crate::load::{ConfigJson, LoadError};
 
 /// Sizes that every family has under the same keys.
@@ -54,11 +55,7 @@ impl Sizes {
             return Err(config.wrong("num_key_value_heads", what));
         }
         config.check_heads("num_attention_heads", read.n_heads, read.head_dim)?;
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
-        if activation != "silu" {
-            let what = format!("expected silu, found {activation}");
-            return Err(config.wrong("hidden_act", what));
-        }
+        config.check_word("hidden_act", "silu")?;
         Ok(read)
     }
 
@@ -67,4 +64,27 @@ impl Sizes {
         let Self { n_kv_heads, head_dim, window, .. } = *self;
         GrowingKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window }
     }
+}
+
+/// Sizes of the experts of one checkpoint, in every layer the same. `chosen`: the key of how many a
+/// row goes through. `renormalized`: the shares of the chosen ones add up to 1.
+pub(super) fn experts(
+    config: &ConfigJson,
+    chosen: &str,
+    hidden: i32,
+    renormalized: bool,
+) -> Result<ExpertSizes, LoadError> {
+    let sizes = ExpertSizes {
+        hidden,
+        intermediate: config.size("moe_intermediate_size")?,
+        n_experts: config.size("num_experts")?,
+        chosen: config.size(chosen)?,
+        renormalized,
+    };
+    if sizes.chosen > sizes.n_experts {
+        let what =
+            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
+        return Err(config.wrong(chosen, what));
+    }
+    Ok(sizes)
 }

@@ -3,6 +3,7 @@
 use crate::kv::{GrowingKv, LayerKv};
 use crate::layers::{ExpertSizes, Rope};
 use crate::load::{ConfigJson, HeadSizes, LoadError};
+use crate::target::sizes;
 
 /// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all
 /// rows before them.
@@ -73,17 +74,14 @@ impl Config {
     /// # Errors
     /// A key is missing, out of range, or names what is not computed.
     pub(in crate::target) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
-        expect(config, "hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")?;
+        config.check_word("hidden_activation", "gelu_pytorch_tanh")?;
         if config.optional("attention_bias")?.unwrap_or(false) {
             let what = "expected false: this version has no biases of this family".into();
             return Err(config.wrong("attention_bias", what));
         }
         let both_ways = both_ways(config)?;
         let n_layers = config.size("num_hidden_layers")?;
-        if n_layers > MOST_LAYERS {
-            let what = format!("expected at most {MOST_LAYERS}, found {n_layers}");
-            return Err(config.wrong("num_hidden_layers", what));
-        }
+        config.check_most("num_hidden_layers", n_layers, MOST_LAYERS)?;
         let softcap: Option<f32> = config.optional("final_logit_softcapping")?;
         if let Some(cap) = softcap.filter(|cap| !(*cap > 0.0 && cap.is_finite())) {
             let what = format!("expected null or a number above 0, found {cap}");
@@ -126,14 +124,6 @@ impl Config {
             |kind: usize| Rope::load_kind(config, KINDS[kind], self.attention[kind].head_dim);
         (0..KINDS.len()).map(rope).collect()
     }
-}
-
-fn expect(config: &ConfigJson, key: &str, usual: &str, expected: &str) -> Result<(), LoadError> {
-    let found: String = config.optional(key)?.unwrap_or_else(|| usual.to_owned());
-    if found == expected {
-        return Ok(());
-    }
-    Err(config.wrong(key, format!("expected {expected}, found {found}")))
 }
 
 /// Whether a config is one of [`UNIFIED`], or of its text model.
@@ -232,19 +222,7 @@ fn experts(config: &ConfigJson) -> Result<Option<ExpertSizes>, LoadError> {
     if !config.optional("enable_moe_block")?.unwrap_or(false) {
         return Ok(None);
     }
-    let sizes = ExpertSizes {
-        hidden: config.size("hidden_size")?,
-        intermediate: config.size("moe_intermediate_size")?,
-        n_experts: config.size("num_experts")?,
-        chosen: config.size("top_k_experts")?,
-        renormalized: true,
-    };
-    if sizes.chosen > sizes.n_experts {
-        let what =
-            format!("expected at most the {} experts, found {}", sizes.n_experts, sizes.chosen);
-        return Err(config.wrong("top_k_experts", what));
-    }
-    Ok(Some(sizes))
+    sizes::experts(config, "top_k_experts", config.size("hidden_size")?, true).map(Some)
 }
 
 /// Whether rows of an image attend both ways. The model without towers does so if the key is
