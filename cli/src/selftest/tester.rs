@@ -62,6 +62,8 @@ impl<'a> Tester<'a> {
         let max_tokens = warm_up(client, &prompts[0], drafter).await?;
         self.screen
             .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
+        // The first step of a new part is shown, however short the part is.
+        self.next_line = Millis(0);
 
         let judged = JudgedDifferences::of(status);
         let mut identity = TokenComparison { judged, ..TokenComparison::default() };
