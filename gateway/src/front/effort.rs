@@ -4,7 +4,7 @@
 use paceline_text::prompt::conversation::Effort;
 use serde_json::{Map, Value};
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, refuse};
 
 /// The variable of published templates that switches thinking on and off.
 pub(crate) const ENABLE_THINKING: &str = "enable_thinking";
@@ -60,8 +60,7 @@ impl Wish {
             Some(other) if *other == value => {}
             Some(other) => {
                 let found = format!("{other} for the template's variable {name}");
-                let expected = format!("{value}, as {field} has it");
-                return Err(InferenceError::invalid(field, expected, found));
+                return refuse(field, format!("{value}, as {field} has it"), found);
             }
         }
         Ok(Thoughts { variables, effort: None })

@@ -3,7 +3,7 @@
 
 use std::num::NonZero;
 
-use super::error::{InferenceError, quoted};
+use super::error::{InferenceError, quoted, refuse};
 
 /// Most samples of one request.
 pub const MAX_SAMPLES: u32 = 16;
@@ -29,8 +29,7 @@ impl SampleCount {
     /// More than may be.
     pub fn checked(asked: u32) -> Result<Self, InferenceError> {
         if asked > MAX_SAMPLES {
-            let expected = format!("at most {MAX_SAMPLES}");
-            return Err(InferenceError::invalid("samples", expected, asked));
+            return refuse("samples", format!("at most {MAX_SAMPLES}"), asked);
         }
         Ok(NonZero::new(asked).map_or(Self::ONE, Self))
     }
@@ -83,20 +82,16 @@ pub fn check_elements(field: &str, found: usize, limit: u32) -> Result<(), Infer
 pub(super) fn stops(stops: &[String]) -> Result<(), InferenceError> {
     const FIELD: &str = "limits.stop";
     if stops.len() > MAX_STOPS {
-        return Err(InferenceError::invalid(
-            FIELD,
-            format!("at most {MAX_STOPS} strings"),
-            stops.len(),
-        ));
+        return refuse(FIELD, format!("at most {MAX_STOPS} strings"), stops.len());
     }
     for (at, stop) in stops.iter().enumerate() {
         if stop.is_empty() || stop.len() > MAX_STOP_BYTES {
             let found = format!("{} bytes, {}", stop.len(), quoted(stop));
-            return Err(InferenceError::invalid(
+            return refuse(
                 &format!("{FIELD}[{at}]"),
                 format!("1 to {MAX_STOP_BYTES} bytes"),
                 found,
-            ));
+            );
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use paceline_text::prompt::conversation::{
 use serde_json::{Map, Value};
 
 use super::bounds::check_elements;
-use super::error::{InferenceError, quoted};
+use super::error::{InferenceError, quoted, refuse};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
 
 /// Longest tool name in bytes: as long as clients of the Messages protocol may send.
@@ -29,7 +29,7 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
     check_tool_call_rule(&calls, &tools)?;
     check_lengths(&messages)?;
     if messages.is_empty() {
-        return Err(InferenceError::invalid("messages", "at least one message", "none"));
+        return refuse("messages", "at least one message", "none");
     }
     let (mut images, mut json) = (Vec::new(), JsonBudget::default());
     let messages = messages
@@ -47,11 +47,7 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
             "the name of the first system message, {}, as they become one",
             quoted(&first.name)
         );
-        return Err(InferenceError::invalid(
-            &format!("messages[{at}].name"),
-            expected,
-            quoted(&other.name),
-        ));
+        return refuse(&format!("messages[{at}].name"), expected, quoted(&other.name));
     }
     // Images are numbered in the order of the prompt, so those of system messages come to the front
     // before the template is asked.
@@ -87,12 +83,9 @@ fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
 fn check_tool_call_rule(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
     const FIELD: &str = "tool_choice";
     match calls {
-        ToolCallRule::Required if tools.is_empty() => {
-            Err(InferenceError::invalid(FIELD, "tools to choose from", "none"))
-        }
+        ToolCallRule::Required if tools.is_empty() => refuse(FIELD, "tools to choose from", "none"),
         ToolCallRule::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-            let expected = "the name of one of the request's tools";
-            Err(InferenceError::invalid(FIELD, expected, quoted(name)))
+            refuse(FIELD, "the name of one of the request's tools", quoted(name))
         }
         ToolCallRule::Auto | ToolCallRule::Required | ToolCallRule::Named(_) => Ok(()),
     }
@@ -116,17 +109,17 @@ fn checked_message(
     })?;
     let only = |name: &str, of: Role, empty: bool| match empty || role == of {
         true => Ok(()),
-        false => Err(InferenceError::invalid(
+        false => refuse(
             &field(name),
             format!("nothing, as only {} turns have it", of.word()),
             format!("one of role {word}"),
-        )),
+        ),
     };
     only("tool_calls", Role::Assistant, tool_calls.is_empty())?;
     only("tool_call_id", Role::Tool, tool_call_id.is_empty())?;
     only("reasoning", Role::Assistant, reasoning.is_empty())?;
     if content.is_empty() && tool_calls.is_empty() {
-        return Err(InferenceError::invalid(&field("content"), "at least one part", "none"));
+        return refuse(&field("content"), "at least one part", "none");
     }
     let parts = content
         .into_iter()
@@ -180,11 +173,11 @@ fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, In
         let field = |name: &str| format!("tools[{at}].{name}");
         check_name(&field("name"), &name)?;
         if !names.insert(name.clone()) {
-            return Err(InferenceError::invalid(
+            return refuse(
                 &field("name"),
                 "a name of its own for each tool",
                 format!("{} twice", quoted(&name)),
-            ));
+            );
         }
         let written = field("parameters");
         let mut parameters = json.object(&written, &parameters)?;
@@ -196,11 +189,11 @@ fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, In
             }
             Some(Value::String(kind)) if kind == "object" => {}
             Some(other) => {
-                return Err(InferenceError::invalid(
+                return refuse(
                     &written,
                     "a JSON schema of type object",
                     quoted(&format!("type {other}")),
-                ));
+                );
             }
         }
         offered.push(Tool { name, description, parameters, strict });
@@ -214,11 +207,11 @@ fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
     if plain && !name.is_empty() && name.len() <= MAX_TOOL_NAME {
         return Ok(());
     }
-    Err(InferenceError::invalid(
+    refuse(
         field,
         format!("1 to {MAX_TOOL_NAME} letters, digits, \"_\", \"-\" or \".\""),
         quoted(name),
-    ))
+    )
 }
 
 /// The variables a request sets.
@@ -229,11 +222,7 @@ fn arguments(
     const FIELD: &str = "template_arguments";
     let arguments = json.object(FIELD, given)?;
     match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {
-        Some(name) => Err(InferenceError::invalid(
-            FIELD,
-            "no name that the service itself sets",
-            quoted(name),
-        )),
+        Some(name) => refuse(FIELD, "no name that the service itself sets", quoted(name)),
         None => Ok(arguments),
     }
 }

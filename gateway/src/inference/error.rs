@@ -117,6 +117,18 @@ impl InferenceError {
     }
 }
 
+/// Refuses a request for a field with a value that cannot be served.
+///
+/// # Errors
+/// Always: [`InferenceError::invalid`].
+pub fn refuse<T>(
+    field: &str,
+    expected: impl Display,
+    found: impl Display,
+) -> Result<T, InferenceError> {
+    Err(InferenceError::invalid(field, expected, found))
+}
+
 impl From<FieldError> for InferenceError {
     fn from(error: FieldError) -> Self {
         Self::invalid(&error.field, error.expected, error.found)

@@ -71,7 +71,7 @@ use crate::turns::Party;
 use admission::{Backlog, ByteBudget, ByteHold, RequestSlot};
 use answer::{Answer, AnswerBounds, Destination};
 use deadline::Deadline;
-use error::InferenceError;
+use error::{InferenceError, refuse};
 use fit::{ModelContext, check_model};
 use input::RequestInput;
 use journal::JournalSpace;
@@ -403,7 +403,7 @@ impl Inference {
         let form = form_of(&source, &params)?;
         if params.channels.is_some() && !language.answer_tags.has_channels() {
             let expected = "another constraint, because this model does not answer in channels";
-            return Err(InferenceError::invalid("sampling_params.structural_tag", expected, "one"));
+            return refuse("sampling_params.structural_tag", expected, "one");
         }
         let mut reading = reading_of(&source, &params);
         let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());

@@ -9,7 +9,7 @@ use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule, SamplingWish};
 
 use super::bounds::{self, SampleCount};
-use super::error::InferenceError;
+use super::error::{InferenceError, refuse};
 
 /// Largest bias, and with the other sign the smallest.
 pub const MAX_BIAS: f32 = 100.0;
@@ -83,13 +83,13 @@ impl GenerationParams {
     /// The first field that is out of its range.
     pub(super) fn check(self) -> Result<Self, InferenceError> {
         if self.max_tokens == Some(0) {
-            return Err(InferenceError::invalid("limits.max_tokens", "at least 1", "0"));
+            return refuse("limits.max_tokens", "at least 1", "0");
         }
         self.check_sampling()?;
         if self.stop_token_ids.len() > MAX_STOP_IDS {
             let (expected, found) =
                 (format!("at most {MAX_STOP_IDS} of them"), self.stop_token_ids.len());
-            return Err(InferenceError::invalid("limits.stop_token_ids", expected, found));
+            return refuse("limits.stop_token_ids", expected, found);
         }
         if let Some(most) = self.max_tokens {
             check_min_tokens(self.min_tokens, most)?;
@@ -97,7 +97,7 @@ impl GenerationParams {
         if let Some(count) = self.logprobs
             && count > MAX_LOGPROBS
         {
-            return Err(InferenceError::invalid("logprobs", format!("0 to {MAX_LOGPROBS}"), count));
+            return refuse("logprobs", format!("0 to {MAX_LOGPROBS}"), count);
         }
         bounds::stops(&self.stop)?;
         if let Some(form) = &self.form {
@@ -114,12 +114,10 @@ impl GenerationParams {
     pub(super) fn check_held(&self) -> Result<(), InferenceError> {
         const WHY: &str = "because an answer that is held to a form ends where the form does";
         if self.ignore_eos {
-            let expected = format!("false, {WHY}");
-            return Err(InferenceError::invalid("limits.ignore_eos", expected, "true"));
+            return refuse("limits.ignore_eos", format!("false, {WHY}"), "true");
         }
         if self.min_tokens > 0 {
-            let expected = format!("0, {WHY}");
-            return Err(InferenceError::invalid("limits.min_tokens", expected, self.min_tokens));
+            return refuse("limits.min_tokens", format!("0, {WHY}"), self.min_tokens);
         }
         Ok(())
     }
@@ -136,7 +134,7 @@ impl GenerationParams {
         let stops = stops.map(|(at, id)| (format!("limits.stop_token_ids[{at}]"), id));
         if let Some((field, id)) = biased.chain(stops).find(|(_, id)| *id >= vocab_size) {
             let expected = format!("a token id below {vocab_size} (the model's vocabulary)");
-            return Err(InferenceError::invalid(&field, expected, id));
+            return refuse(&field, expected, id);
         }
         check_min_tokens(self.min_tokens, max_tokens)
     }
@@ -161,24 +159,23 @@ impl GenerationParams {
         if let Err(OutOfRange { name, expected, found }) =
             self.sampling.completed(&SamplingRule::GREEDY).check()
         {
-            return Err(InferenceError::invalid(&format!("sampling.{name}"), expected, found));
+            return refuse(&format!("sampling.{name}"), expected, found);
         }
         let biases = &self.logit_bias;
         if biases.len() > MAX_BIASES {
             let expected = format!("at most {MAX_BIASES} of them");
-            return Err(InferenceError::invalid("sampling.logit_bias", expected, biases.len()));
+            return refuse("sampling.logit_bias", expected, biases.len());
         }
         let mut seen = HashSet::new();
         for (at, one) in biases.iter().enumerate() {
             let field = |name: &str| format!("sampling.logit_bias[{at}].{name}");
             if !(-MAX_BIAS..=MAX_BIAS).contains(&one.bias) {
                 let expected = format!("a number from -{MAX_BIAS} to {MAX_BIAS}");
-                return Err(InferenceError::invalid(&field("bias"), expected, one.bias));
+                return refuse(&field("bias"), expected, one.bias);
             }
             if !seen.insert(one.token_id) {
                 let found = format!("{} again", one.token_id);
-                let expected = "each id at most once";
-                return Err(InferenceError::invalid(&field("token_id"), expected, found));
+                return refuse(&field("token_id"), "each id at most once", found);
             }
         }
         Ok(())
@@ -195,7 +192,7 @@ impl GenerationParams {
 fn check_min_tokens(least: u32, most: u32) -> Result<(), InferenceError> {
     if least > most {
         let expected = format!("at most {most}, the most tokens this request can have");
-        return Err(InferenceError::invalid("limits.min_tokens", expected, least));
+        return refuse("limits.min_tokens", expected, least);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use paceline_text::images::ReservedTokens;
 use paceline_text::prompt::Source;
 
 use super::conversation;
-use super::error::InferenceError;
+use super::error::{InferenceError, refuse};
 use super::input::{PromptInput, RequestInput};
 use super::params::GenerationParams;
 
@@ -28,10 +28,10 @@ pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Reques
     let RequestInput { prompt, params } = input;
     let source = match prompt {
         PromptInput::Text(text) if text.is_empty() => {
-            return Err(InferenceError::invalid("text", "a prompt", "an empty one"));
+            return refuse("text", "a prompt", "an empty one");
         }
         PromptInput::Ids(ids) if ids.is_empty() => {
-            return Err(InferenceError::invalid("token_ids.ids", "at least one token id", "none"));
+            return refuse("token_ids.ids", "at least one token id", "none");
         }
         PromptInput::Text(text) => Source::Text(text),
         PromptInput::Ids(ids) => {
@@ -43,7 +43,7 @@ pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Reques
             match reserved.count(&ids) {
                 Some(found) if found != images.len() => {
                     let expected = format!("one placeholder for each of {} images", images.len());
-                    return Err(InferenceError::invalid("token_ids.ids", expected, found));
+                    return refuse("token_ids.ids", expected, found);
                 }
                 _ => Source::IdsWithImages { ids, images },
             }

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
 use crate::inference::admission::{ByteHold, ByteKind, FREE_BYTES, SMALL_BYTES, TakeBytes};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, refuse};
 
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -112,11 +112,7 @@ impl Intake {
         self.prefix.extend_from_slice(&data[..missing]);
         match self.length() {
             Some(length) if self.received > length.saturating_add(PREFIX_BYTES as u64) => {
-                Err(InferenceError::invalid(
-                    "message",
-                    "one message in a request",
-                    "more bytes after it",
-                ))
+                refuse("message", "one message in a request", "more bytes after it")
             }
             _ => Ok(()),
         }

@@ -14,7 +14,7 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 
 use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolCallRule, ToolInput,
@@ -46,7 +46,7 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
         grammar,
     } = message;
     let prompt = match prompt {
-        None => return Err(InferenceError::invalid("prompt", "text or token_ids", "neither")),
+        None => return refuse("prompt", "text or token_ids", "neither"),
         Some(Prompt::Text(text)) => PromptInput::Text(text),
         Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
     };
@@ -130,7 +130,7 @@ pub(super) fn count(message: v1::CountTokensRequest) -> Result<CountInput, Infer
     let input = match request {
         Some(Kind::Generate(message)) => generate(message)?,
         Some(Kind::Chat(message)) => chat(message)?,
-        None => return Err(InferenceError::invalid("request", "generate or chat", "neither")),
+        None => return refuse("request", "generate or chat", "neither"),
     };
     Ok(CountInput { input, report_ids })
 }
@@ -167,8 +167,7 @@ fn content_part(
         }
         None => {
             let field = format!("messages[{at}].content[{place}]");
-            let expected = "text, image or image_url";
-            Err(InferenceError::invalid(&field, expected, "a part of no known type"))
+            refuse(&field, "text, image or image_url", "a part of no known type")
         }
     }
 }
@@ -199,10 +198,7 @@ fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, Inference
         Some(Kind::JsonObject(v1::JsonObject {})) => Ok(Some(TextForm::JsonObject)),
         Some(Kind::Regex(text)) => Ok(Some(TextForm::Regex(text))),
         Some(Kind::Lark(text)) => Ok(Some(TextForm::Lark(text))),
-        None => {
-            let expected = "json_schema, json_object, regex or lark";
-            Err(InferenceError::invalid("grammar", expected, "none of them"))
-        }
+        None => refuse("grammar", "json_schema, json_object, regex or lark", "none of them"),
     }
 }
 
@@ -215,7 +211,7 @@ fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<ToolCallRule>, Inf
     })?;
     if mode != v1::ToolMode::Named && !name.is_empty() {
         let expected = "nothing, because the mode is not TOOL_MODE_NAMED";
-        return Err(InferenceError::invalid("tool_choice.name", expected, quoted(&name)));
+        return refuse("tool_choice.name", expected, quoted(&name));
     }
     Ok(match mode {
         v1::ToolMode::Unspecified | v1::ToolMode::Auto => Some(ToolCallRule::Auto),

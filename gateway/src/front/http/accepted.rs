@@ -8,7 +8,7 @@
 use serde_json::{Map, Value};
 
 use super::json::AnyObject;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 
 /// The fields of one object besides those that are served, each once.
 pub type Rest = AnyObject;
@@ -117,13 +117,12 @@ pub fn check_members(
             // A field without a value carries nothing: clients resend objects with all their fields.
             None if value.is_null() => {}
             None => {
-                let found = "a field that this service does not serve";
-                return Err(InferenceError::invalid(&field, "no such field", found));
+                return refuse(&field, "no such field", "a field that this service does not serve");
             }
             Some(accepted) if accepted.values.have(value) => {}
             Some(accepted) => {
                 let words = accepted.values.words();
-                return Err(InferenceError::invalid(&field, words, quoted_value(value)));
+                return refuse(&field, words, quoted_value(value));
             }
         }
     }

@@ -5,7 +5,7 @@
 use paceline_text::images::{BadImage, address, decode_base64};
 
 use crate::images::ImageError;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, refuse};
 use crate::inference::input::ContentPartInput;
 
 /// Beginning of a PDF. Readers of PDF look for it in the first 1,024 bytes.
@@ -90,7 +90,7 @@ pub fn file(
 /// It is of the newest turn.
 pub fn sound(field: &str, turn: Turn) -> Result<ContentPartInput, InferenceError> {
     let expected = "text, because this service does not support audio input";
-    turn.part_or_note(Err(InferenceError::invalid(field, expected, "a sound")), "A sound")
+    turn.part_or_note(refuse(field, expected, "a sound"), "A sound")
 }
 
 /// An image that another service keeps.
@@ -120,7 +120,7 @@ fn file_text(field: &str, source: FileSource<'_>) -> Result<String, InferenceErr
         FileSource::Encoded(encoded) => encoded,
         FileSource::Elsewhere => {
             let expected = "the file itself, because this service keeps and fetches no file";
-            return Err(InferenceError::invalid(field, expected, "the id or address of a file"));
+            return refuse(field, expected, "the id or address of a file");
         }
     };
     let bytes = if is_data(encoded) { address::open(encoded) } else { decode_base64(encoded) };
@@ -129,8 +129,7 @@ fn file_text(field: &str, source: FileSource<'_>) -> Result<String, InferenceErr
     })?;
     let beginning = &bytes[..bytes.len().min(1024)];
     if beginning.windows(PDF.len()).any(|part| part == PDF) {
-        let expected = "text, because this service does not support PDF input";
-        return Err(InferenceError::invalid(field, expected, "a PDF"));
+        return refuse(field, "text, because this service does not support PDF input", "a PDF");
     }
     let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
     text.ok_or_else(|| InferenceError::invalid(field, "a file of text in UTF-8", "another file"))

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use super::accepted::{Accepted, check_members};
 use super::json::AnyObject;
 use super::number::TokenId;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{ToolCallRule, ToolInput};
 
 /// The lane that a client asks for.
@@ -179,9 +179,7 @@ pub fn detail_of(field: &str, word: Option<String>) -> Result<Detail, InferenceE
     match word.as_deref() {
         None | Some("auto" | "high" | "original") => Ok(Detail::Full),
         Some("low") => Ok(Detail::Low),
-        Some(other) => {
-            Err(InferenceError::invalid(field, "auto, low, high or original", quoted(other)))
-        }
+        Some(other) => refuse(field, "auto, low, high or original", quoted(other)),
     }
 }
 
@@ -202,14 +200,12 @@ pub fn thought(
     let mut given = given.filter(|(_, text)| !text.is_empty());
     let Some((first, text)) = given.next() else { return Ok(String::new()) };
     if let Some((name, other)) = given.find(|(_, other)| *other != text) {
-        let expected = format!("the text of {first}");
-        return Err(InferenceError::invalid(&format!("{path}{name}"), expected, quoted(&other)));
+        return refuse(&format!("{path}{name}"), format!("the text of {first}"), quoted(&other));
     }
     // The middle checks the same and knows one of the names alone.
     if ["system", "developer", "user", "tool"].contains(&role) {
         let expected = "nothing, as only assistant turns have it";
-        let found = format!("one of role {role}");
-        return Err(InferenceError::invalid(&format!("{path}{first}"), expected, found));
+        return refuse(&format!("{path}{first}"), expected, format!("one of role {role}"));
     }
     Ok(text)
 }
@@ -285,7 +281,7 @@ impl ToolCallChoice {
                     if !known.contains(&name) {
                         let field = format!("{field}[{at}]");
                         let expected = "the name of one of the request's tools";
-                        return Err(InferenceError::invalid(&field, expected, quoted(&name)));
+                        return refuse(&field, expected, quoted(&name));
                     }
                     allowed.insert(name);
                 }
@@ -314,7 +310,7 @@ impl ToolChoice {
                 "auto" => return Ok(ToolCallChoice::Rule(ToolCallRule::Auto)),
                 "none" => return Ok(ToolCallChoice::None),
                 "required" => return Ok(ToolCallChoice::Rule(ToolCallRule::Required)),
-                _ => return Err(InferenceError::invalid("tool_choice", EXPECTED, quoted(&word))),
+                _ => return refuse("tool_choice", EXPECTED, quoted(&word)),
             },
             Self::Tools(object) => object,
         };
@@ -344,7 +340,7 @@ fn allowed_tools(
         path = format!("{path}.{inner}");
         object = match inside {
             Some(Value::Object(inside)) => inside,
-            _ => return Err(InferenceError::invalid(&path, "an object", "another value or none")),
+            _ => return refuse(&path, "an object", "another value or none"),
         };
     }
     let (mode, list) = (object.remove("mode"), object.remove("tools"));
@@ -353,19 +349,18 @@ fn allowed_tools(
         Some("auto") => false,
         Some("required") => true,
         _ => {
-            let field = format!("{path}.mode");
-            return Err(InferenceError::invalid(&field, "auto or required", "another value"));
+            return refuse(&format!("{path}.mode"), "auto or required", "another value");
         }
     };
     let field = format!("{path}.tools");
     let Some(Value::Array(list)) = list else {
-        return Err(InferenceError::invalid(&field, "a list of tools", "another value or none"));
+        return refuse(&field, "a list of tools", "another value or none");
     };
     let mut names = Vec::new();
     for (at, tool) in list.into_iter().enumerate() {
         let field = format!("{field}[{at}]");
         let Value::Object(tool) = tool else {
-            return Err(InferenceError::invalid(&field, "a tool by name", "another value"));
+            return refuse(&field, "a tool by name", "another value");
         };
         if !is_left_out(&tool) {
             names.push(named_tool(&field, tool, kinds)?);
@@ -386,7 +381,7 @@ fn named_tool(
     let Some(ToolKind { name: _, path, accepted }) = known else {
         let known: Vec<&str> = kinds.iter().map(|known| known.name).collect();
         let expected = format!("one of {known:?}, the types that are served");
-        return Err(InferenceError::invalid(&format!("{field}.type"), expected, quoted(kind)));
+        return refuse(&format!("{field}.type"), expected, quoted(kind));
     };
     let mut steps = path.iter();
     let mut name = match steps.next() {
@@ -407,7 +402,7 @@ fn named_tool(
         Some(Value::String(name)) => Ok(name),
         _ => {
             let field = format!("{field}.{}", path.join("."));
-            Err(InferenceError::invalid(&field, "the name of a tool alone", "another value"))
+            refuse(&field, "the name of a tool alone", "another value")
         }
     }
 }

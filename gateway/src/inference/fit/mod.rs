@@ -9,7 +9,7 @@ use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::report::ModelInfo;
 
-use super::error::{InferenceError, quoted};
+use super::error::{InferenceError, quoted, refuse};
 use super::labels::RequestLabels;
 use super::params::GenerationParams;
 
@@ -138,7 +138,7 @@ impl ModelContext<'_> {
 
     fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<(), InferenceError> {
         if ids.is_empty() {
-            return Err(InferenceError::invalid(field, "a prompt of at least one token", "none"));
+            return refuse(field, "a prompt of at least one token", "none");
         }
         let vocab_size = self.model.vocab_size;
         let Some((at, id)) = ids.iter().enumerate().find(|(_, id)| **id >= vocab_size) else {
@@ -183,7 +183,7 @@ impl ModelContext<'_> {
             Some(asked) if params.lower_max_tokens => Ok(asked.min(room).min(most)),
             Some(asked) if asked > most => {
                 let expected = format!("at most {most} (limits.max_new_tokens of this service)");
-                Err(InferenceError::invalid(FIELD, expected, asked))
+                refuse(FIELD, expected, asked)
             }
             Some(asked) if asked > room => {
                 let expected = format!(

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
 use crate::front::http::json::AnyObject;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 
 /// Of a request.
 pub const REQUEST: &[Accepted] = &[
@@ -180,11 +180,11 @@ pub fn check_edits(edits: &[AnyObject]) -> Result<(), InferenceError> {
     };
     match edits.iter().enumerate().find(|(_, edit)| !keeps_all(edit)) {
         None => Ok(()),
-        Some((at, edit)) => Err(InferenceError::invalid(
+        Some((at, edit)) => refuse(
             &format!("context_management.edits[{at}]"),
             "clear_thinking_20251015 that keeps all, the only edit that is served",
             quoted(&Value::from(edit.0.clone()).to_string()),
-        )),
+        ),
     }
 }
 

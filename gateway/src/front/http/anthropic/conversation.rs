@@ -17,7 +17,7 @@ use crate::front::http::error::MessagePath;
 use crate::front::http::files::{self, FileSource};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 
 /// A conversation in the making.
@@ -115,8 +115,7 @@ impl Turns {
             check(&format!("{path}."), &rest, Message::ACCEPTED)?;
             if !["user", "assistant", "system"].contains(&role.as_str()) {
                 let field = format!("{path}.role");
-                let expected = "user, assistant or system";
-                return Err(InferenceError::invalid(&field, expected, quoted(&role)));
+                return refuse(&field, "user, assistant or system", quoted(&role));
             }
             let texts = [reasoning_content, thinking, reasoning];
             let thought = values::thought(&format!("{path}."), &role, texts)?;
@@ -165,7 +164,7 @@ fn cleared_by_user(
     match word.as_str() {
         "never" => Ok(false),
         "next_user_message" => Ok(true),
-        _ => Err(InferenceError::invalid(&field, "next_user_message or never", quoted(&word))),
+        _ => refuse(&field, "next_user_message or never", quoted(&word)),
     }
 }
 
@@ -174,8 +173,7 @@ fn of_role(wanted: &str, role: &str, path: &str, what: &str) -> Result<(), Infer
     if role == wanted {
         return Ok(());
     }
-    let expected = format!("{what} only in messages of the role {wanted}");
-    Err(InferenceError::invalid(path, expected, quoted(role)))
+    refuse(path, format!("{what} only in messages of the role {wanted}"), quoted(role))
 }
 
 /// One message of the client, which becomes one message or several.

@@ -12,7 +12,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::ToolInput;
 
 /// A change of the offered tools by a message of the conversation.
@@ -94,8 +94,7 @@ impl ToolChange {
                 Ok(Self::Removal { path: format!("{path}.name"), name })
             }
             ChangedTool::ToolDefinition(_) => {
-                let field = format!("{path}.type");
-                Err(InferenceError::invalid(&field, "tool_reference", "tool_definition"))
+                refuse(&format!("{path}.type"), "tool_reference", "tool_definition")
             }
         }
     }
@@ -159,15 +158,14 @@ impl Tools {
                 return Ok(());
             }
             let expected = "custom, because the model does not know the arguments of other tools";
-            return Err(InferenceError::invalid(&format!("{path}.type"), expected, quoted(&kind)));
+            return refuse(&format!("{path}.type"), expected, quoted(&kind));
         }
         check(&format!("{path}."), &rest, Tool::ACCEPTED)?;
         let Some(name) = name else {
-            return Err(InferenceError::invalid(&format!("{path}.name"), "a name", "none"));
+            return refuse(&format!("{path}.name"), "a name", "none");
         };
         let Some(schema) = input_schema else {
-            let field = format!("{path}.input_schema");
-            return Err(InferenceError::invalid(&field, "a JSON schema", "none"));
+            return refuse(&format!("{path}.input_schema"), "a JSON schema", "none");
         };
         self.all.push(ToolInput {
             name,
@@ -206,10 +204,7 @@ impl Tools {
     fn change(&mut self, path: &str, name: &str, offered: bool) -> Result<(), InferenceError> {
         match self.set(name, offered) {
             true => Ok(()),
-            false => {
-                let expected = "the name of a tool of this request";
-                Err(InferenceError::invalid(path, expected, quoted(name)))
-            }
+            false => refuse(path, "the name of a tool of this request", quoted(name)),
         }
     }
 }

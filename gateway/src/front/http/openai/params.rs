@@ -8,7 +8,7 @@ use crate::front::http::accepted::{check, objects};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Biases;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 
 objects! {
     /// Options of a stream.
@@ -46,8 +46,7 @@ pub(super) fn one_penalty(
 ) -> Result<Option<f32>, InferenceError> {
     match (repetition_penalty, repeat_penalty) {
         (Some(ours), Some(theirs)) if ours != theirs => {
-            let expected = format!("{ours}, as repetition_penalty has it");
-            Err(InferenceError::invalid("repeat_penalty", expected, theirs))
+            refuse("repeat_penalty", format!("{ours}, as repetition_penalty has it"), theirs)
         }
         (Some(ours), _) => Ok(Some(ours)),
         (None, Some(theirs)) => {
@@ -196,7 +195,7 @@ pub(super) fn include_usage(
     let Some(StreamOptions { include_usage, rest }) = options else { return Ok(false) };
     if !stream {
         let (expected, found) = ("nothing, because `stream` is not true", "options of a stream");
-        return Err(InferenceError::invalid("stream_options", expected, found));
+        return refuse("stream_options", expected, found);
     }
     check("stream_options.", &rest, StreamOptions::ACCEPTED)?;
     Ok(include_usage.unwrap_or(false))

@@ -30,7 +30,7 @@ use crate::front::http::site::check_own_origin;
 use crate::front::http::{HttpFront, body, of_path};
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::service_report::orders::{OrderReport, RestartedProcess, ServiceOrder};
 
 /// Header of an order with the token of its session.
@@ -190,13 +190,11 @@ async fn checked(request: OrderRequest) -> Result<ServiceOrder, InferenceError> 
     let OrderRequest { order, process, model } = request;
     if process.is_some() != (order == OrderWord::Restart) {
         let expected = "the process to restart with the order restart, and none with another order";
-        let found = if process.is_some() { "one" } else { "none" };
-        return Err(InferenceError::invalid("process", expected, found));
+        return refuse("process", expected, if process.is_some() { "one" } else { "none" });
     }
     let takes_model = [OrderWord::DrafterStart, OrderWord::DrafterSwap].contains(&order);
     if model.is_some() && !takes_model {
-        let expected = "none: only drafter_start and drafter_swap have a model";
-        return Err(InferenceError::invalid("model", expected, "one"));
+        return refuse("model", "none: only drafter_start and drafter_swap have a model", "one");
     }
     let model = match model {
         Some(model) => directory(model).await?,
@@ -213,7 +211,7 @@ async fn checked(request: OrderRequest) -> Result<ServiceOrder, InferenceError> 
             Some(ProcessWord::Supervisor) => RestartedProcess::Supervisor,
             Some(ProcessWord::Target) => RestartedProcess::Target,
             Some(ProcessWord::Drafter) => RestartedProcess::Drafter,
-            None => return Err(InferenceError::invalid("process", "a process", "none")),
+            None => return refuse("process", "a process", "none"),
         }),
     })
 }
@@ -227,7 +225,7 @@ async fn directory(model: String) -> Result<String, InferenceError> {
     let text = model.trim().to_owned();
     if text.len() > MAX_MODEL_BYTES || text.contains(char::is_control) {
         let expected = format!("at most {MAX_MODEL_BYTES} bytes without control characters");
-        return Err(InferenceError::invalid("model", expected, "another text"));
+        return refuse("model", expected, "another text");
     }
     let is_known = |text: &str| text.is_empty() || WITHOUT_DIRECTORY.contains(&text);
     if is_known(&text) || Path::new(&text).is_absolute() {
@@ -238,7 +236,7 @@ async fn directory(model: String) -> Result<String, InferenceError> {
         // The working directory of the service is not the operator's.
         _ => {
             let expected = "an absolute directory, or the name of a model that was pulled";
-            return Err(InferenceError::invalid("model", expected, quoted(&text)));
+            return refuse("model", expected, quoted(&text));
         }
     };
     // A file system that hangs stops this thread and no other.

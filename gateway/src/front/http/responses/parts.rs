@@ -8,7 +8,7 @@ use crate::front::http::error::MessagePath;
 use crate::front::http::files::{FileSource, Turn, file, image_elsewhere, sound};
 use crate::front::http::values::{TextOr, detail_of};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, refuse};
 use crate::inference::input::ContentPartInput;
 
 /// A text as a part.
@@ -72,11 +72,9 @@ fn image_part(
         (None, Some(_)) => image_elsewhere(&format!("{path}file_id"), turn),
         (Some(_), Some(_)) => {
             let expected = "nothing, because the part has an image already";
-            Err(InferenceError::invalid(&format!("{path}file_id"), expected, "another"))
+            refuse(&format!("{path}file_id"), expected, "another")
         }
-        (None, None) => {
-            Err(InferenceError::invalid(&format!("{path}image_url"), "an address", "none"))
-        }
+        (None, None) => refuse(&format!("{path}image_url"), "an address", "none"),
     }
 }
 
@@ -89,8 +87,7 @@ fn file_part(path: &str, part: FilePart, turn: Turn) -> Result<ContentPartInput,
         (None, None, Some(_)) => ("file_id", FileSource::Elsewhere),
         _ => {
             let expected = "one of file_data, file_url and file_id";
-            let found = "none or several";
-            return Err(InferenceError::invalid(&format!("{path}file_data"), expected, found));
+            return refuse(&format!("{path}file_data"), expected, "none or several");
         }
     };
     file(&format!("{path}{name}"), filename.as_deref(), &[], source, turn)

@@ -15,7 +15,7 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use vllm::sampling_params::Constraint;
 
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, refuse};
 use crate::inference::input::{PromptInput, RequestInput};
 use crate::inference::params::GenerationParams;
 
@@ -59,19 +59,22 @@ pub(super) fn generate(
     } = message;
     check_name(&name)?;
     let hands_over = kv_transfer_params.is_some() || kv_transfer_params_json.is_some();
-    refuse(hands_over, "kv_transfer_params", "nothing: prefill and decoding are one service here")?;
+    check_absent(
+        hands_over,
+        "kv_transfer_params",
+        "nothing: prefill and decoding are one service here",
+    )?;
     let has_tensors = mm_inputs.is_some() || !extra_mm_inputs.is_empty();
-    refuse(has_tensors, "mm_inputs", "media_refs: this service reads images itself")?;
+    check_absent(has_tensors, "mm_inputs", "media_refs: this service reads images itself")?;
     check_rank("data_parallel_rank", data_parallel_rank)?;
     let images = media_refs.map(images).transpose()?;
     let prompt = match (input, images) {
         (None, _) => {
-            return Err(InferenceError::invalid("input", "tokenized or text", "neither"));
+            return refuse("input", "tokenized or text", "neither");
         }
         (Some(Input::Text(text)), None) => PromptInput::Text(text),
         (Some(Input::Text(_)), Some(_)) => {
-            let expected = "tokenized, with a placeholder for each of media_refs";
-            return Err(InferenceError::invalid("input", expected, "text"));
+            return refuse("input", "tokenized, with a placeholder for each of media_refs", "text");
         }
         // `original_text` is for the logs of others: the ids are the prompt.
         (Some(Input::Tokenized(vllm::TokenizedInput { input_ids, original_text: _ })), None) => {
@@ -97,7 +100,7 @@ pub(super) fn generate(
 pub(super) fn check_rank(field: &str, rank: Option<i32>) -> Result<(), InferenceError> {
     match rank {
         None | Some(0) => Ok(()),
-        Some(rank) => Err(InferenceError::invalid(field, "0: this service is one replica", rank)),
+        Some(rank) => refuse(field, "0: this service is one replica", rank),
     }
 }
 
@@ -106,13 +109,12 @@ pub(super) fn check_name(name: &str) -> Result<(), InferenceError> {
     if name.len() <= MAX_NAME_BYTES {
         return Ok(());
     }
-    let expected = format!("at most {MAX_NAME_BYTES} bytes");
-    Err(InferenceError::invalid("request_id", expected, name.len()))
+    refuse("request_id", format!("at most {MAX_NAME_BYTES} bytes"), name.len())
 }
 
 /// Refuses a field that is set.
-fn refuse(is_set: bool, field: &str, expected: &str) -> Result<(), InferenceError> {
-    if is_set { Err(InferenceError::invalid(field, expected, "a value")) } else { Ok(()) }
+fn check_absent(is_set: bool, field: &str, expected: &str) -> Result<(), InferenceError> {
+    if is_set { refuse(field, expected, "a value") } else { Ok(()) }
 }
 
 fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
@@ -120,7 +122,7 @@ fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
         let is_image = modality == Modality::Image as i32 || modality == 0;
         if !is_image {
             let field = format!("media_refs.items[{at}].modality");
-            return Err(InferenceError::invalid(&field, "IMAGE", format!("the number {modality}")));
+            return refuse(&field, "IMAGE", format!("the number {modality}"));
         }
         let (field, source) = (format!("media_refs.items[{at}]"), ImageSource::Address(url));
         Ok(EncodedImage { field, source, detail: Detail::Full })
@@ -156,9 +158,9 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceErr
         grammar_from_first_token,
         constraint,
     } = params;
-    refuse(prompt_logprobs.is_some(), "prompt_logprobs", "nothing: they are not served")?;
+    check_absent(prompt_logprobs.is_some(), "prompt_logprobs", "nothing: they are not served")?;
     let expected = "nothing: send the ids that the prompt is to have";
-    refuse(truncate_prompt_tokens.is_some(), "truncate_prompt_tokens", expected)?;
+    check_absent(truncate_prompt_tokens.is_some(), "truncate_prompt_tokens", expected)?;
     let off = |number: f32| if number == 0.0 { 1.0 } else { number };
     let sampling = SamplingWish {
         temperature,
@@ -201,7 +203,7 @@ fn logit_bias(biases: HashMap<i32, f32>) -> Result<Vec<LogitBias>, InferenceErro
     biases.sort_by_key(|(id, _)| *id);
     let bias = |(id, bias): (i32, f32)| match u32::try_from(id) {
         Ok(token_id) => Ok(LogitBias { token_id, bias }),
-        Err(_) => Err(InferenceError::invalid("sampling_params.logit_bias", "token ids", id)),
+        Err(_) => refuse("sampling_params.logit_bias", "token ids", id),
     };
     biases.into_iter().map(bias).collect()
 }
@@ -223,17 +225,14 @@ fn form(constraint: Constraint) -> Result<Forms, InferenceError> {
         Constraint::JsonSchema(text) => Ok(TextForm::JsonSchema(text)),
         Constraint::Regex(text) => Ok(TextForm::Regex(text)),
         Constraint::JsonObject(true) => Ok(TextForm::JsonObject),
-        Constraint::JsonObject(false) => {
-            Err(InferenceError::invalid("sampling_params.json_object", "true", "false"))
-        }
+        Constraint::JsonObject(false) => refuse("sampling_params.json_object", "true", "false"),
         Constraint::Grammar(text) if text.contains(GBNF_SIGN) => {
             let expected = "a grammar in Lark syntax, whose rules are written NAME: …";
-            let found = "::=, which is GBNF";
-            Err(InferenceError::invalid("sampling_params.grammar", expected, found))
+            refuse("sampling_params.grammar", expected, "::=, which is GBNF")
         }
         Constraint::Grammar(text) => Ok(TextForm::Lark(text)),
         Constraint::Choice(vllm::ChoiceConstraint { choices }) if choices.is_empty() => {
-            Err(InferenceError::invalid("sampling_params.choice", "at least one text", "none"))
+            refuse("sampling_params.choice", "at least one text", "none")
         }
         Constraint::Choice(vllm::ChoiceConstraint { choices }) => Ok(one_of(&choices)),
     };

@@ -21,7 +21,7 @@ use crate::front::http::number::{Count, MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, PromptInput, RequestInput, ToolCallRule,
 };
@@ -93,7 +93,7 @@ pub fn decode(
     }
     let max_tokens = match (max_tokens, purpose) {
         (None, Purpose::Answer) => {
-            return Err(InferenceError::invalid("max_tokens", "a number of tokens", "none"));
+            return refuse("max_tokens", "a number of tokens", "none");
         }
         (max_tokens, _) => max_tokens.map(MaxTokens::get),
     };
@@ -104,11 +104,7 @@ pub fn decode(
     if purpose == Purpose::Answer && messages.last().is_some_and(|last| last.role == "assistant") {
         let field = format!("messages[{}]", messages.len() - 1);
         let found = "an assistant's message; the service does not continue a begun answer";
-        return Err(InferenceError::invalid(
-            &field,
-            "a message for the assistant to answer",
-            found,
-        ));
+        return refuse(&field, "a message for the assistant to answer", found);
     }
     conversation.add(messages)?;
     let Turns { messages: conversation, paths, changes, outputs, .. } = conversation;
@@ -209,17 +205,11 @@ fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>, Inferen
         ("none", None) => Ok(None),
         ("any", None) => Ok(Some(ToolCallRule::Required)),
         ("tool", Some(name)) => Ok(Some(ToolCallRule::Named(name))),
-        ("tool", None) => {
-            Err(InferenceError::invalid("tool_choice.name", "the name of a tool", "none"))
-        }
+        ("tool", None) => refuse("tool_choice.name", "the name of a tool", "none"),
         ("auto" | "none" | "any", Some(name)) => {
-            let expected = format!("nothing with the type {kind}");
-            Err(InferenceError::invalid("tool_choice.name", expected, quoted(&name)))
+            refuse("tool_choice.name", format!("nothing with the type {kind}"), quoted(&name))
         }
-        (other, _) => {
-            let expected = "auto, none, any or tool";
-            Err(InferenceError::invalid("tool_choice.type", expected, quoted(other)))
-        }
+        (other, _) => refuse("tool_choice.type", "auto, none, any or tool", quoted(other)),
     }
 }
 
@@ -249,8 +239,7 @@ fn thoughts(
             "enabled" | "adaptive" | "between_tools" => true,
             "disabled" => false,
             _ => {
-                let expected = "enabled, adaptive or disabled";
-                return Err(InferenceError::invalid("thinking.type", expected, quoted(&kind)));
+                return refuse("thinking.type", "enabled, adaptive or disabled", quoted(&kind));
             }
         };
         check("thinking.", &rest, Thinking::ACCEPTED)?;
@@ -260,8 +249,7 @@ fn thoughts(
             None | Some("summarized") => false,
             Some("omitted") => true,
             Some(other) => {
-                let expected = "summarized or omitted";
-                return Err(InferenceError::invalid("thinking.display", expected, quoted(other)));
+                return refuse("thinking.display", "summarized or omitted", quoted(other));
             }
         };
     }
@@ -271,7 +259,7 @@ fn thoughts(
             check("output_config.format.", &rest, OutputFormat::ACCEPTED)?;
             if kind != "json_schema" {
                 let (field, expected) = ("output_config.format.type", "json_schema");
-                return Err(InferenceError::invalid(field, expected, quoted(&kind)));
+                return refuse(field, expected, quoted(&kind));
             }
             thoughts.form = Some(TextForm::JsonSchema(schema.text()));
         }
@@ -295,7 +283,7 @@ fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>, In
     check(&format!("{path}."), &rest, OutputConfig::ACCEPTED)?;
     if format.is_some() {
         let expected = "nothing, because the form of the answer is the request's";
-        return Err(InferenceError::invalid(&format!("{path}.format"), expected, "a format"));
+        return refuse(&format!("{path}.format"), expected, "a format");
     }
     effort.map(|word| amount(path, &word)).transpose()
 }

@@ -9,7 +9,7 @@ use crate::front::effort::{ENABLE_THINKING, REASONING_EFFORT, Thoughts, Wish};
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Count;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 
 /// The fields of a request that say it, and the variables of the template.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ pub(super) fn budget(fields: &ThinkingFields) -> Result<Option<u32>, InferenceEr
     match (thinking.map(Count::get), reasoning.map(Count::get)) {
         (Some(one), Some(other)) if one != other => {
             let expected = format!("{one}, as thinking.budget_tokens has it");
-            Err(InferenceError::invalid("reasoning.max_tokens", expected, other))
+            refuse("reasoning.max_tokens", expected, other)
         }
         (one, other) => Ok(one.or(other)),
     }
@@ -95,7 +95,7 @@ fn variables(
     let (field, given) = match (ours, theirs) {
         (Some(_), Some(_)) => {
             let expected = "nothing beside paceline.template_arguments";
-            return Err(InferenceError::invalid("chat_template_kwargs", expected, "both"));
+            return refuse("chat_template_kwargs", expected, "both");
         }
         (None, theirs) => ("chat_template_kwargs", theirs),
         (ours, None) => ("paceline.template_arguments", ours),
@@ -104,13 +104,10 @@ fn variables(
         None => Ok(Map::new()),
         Some(AnyJson(Value::Object(variables))) => match own_name(variables) {
             // The middle checks the same and knows one of the fields alone.
-            Some(name) => {
-                let expected = "no name that the service itself sets";
-                Err(InferenceError::invalid(field, expected, quoted(name)))
-            }
+            Some(name) => refuse(field, "no name that the service itself sets", quoted(name)),
             None => Ok(variables.clone()),
         },
-        Some(other) => Err(InferenceError::invalid(field, "an object", quoted(&other.text()))),
+        Some(other) => refuse(field, "an object", quoted(&other.text())),
     }
 }
 
@@ -145,7 +142,7 @@ fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, Inference
             Some("disabled") => wishes.push(("thinking", Wish::Off)),
             Some(other) => {
                 let expected = "enabled, disabled, adaptive or auto";
-                return Err(InferenceError::invalid("thinking.type", expected, quoted(other)));
+                return refuse("thinking.type", expected, quoted(other));
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, Prompt};
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{PromptInput, RequestInput};
 use crate::inference::params::GenerationParams;
 
@@ -49,14 +49,13 @@ pub(crate) fn completion(
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)?;
     if echo == Some(true) {
-        return Err(InferenceError::invalid("echo", "false, the value that is served", true));
+        return refuse("echo", "false, the value that is served", true);
     }
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, Extension::ACCEPTED)?;
     if template_arguments.is_some() {
         let field = "paceline.template_arguments";
-        let expected = "nothing, because no template is used for a text";
-        return Err(InferenceError::invalid(field, expected, "variables"));
+        return refuse(field, "nothing, because no template is used for a text", "variables");
     }
     let mut parameters = parameters?;
     if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
@@ -92,8 +91,7 @@ pub(crate) fn completion(
 /// A prompt whose answer stands before `suffix`. Several prompts would each repeat it.
 fn filled(prompt: Prompt, suffix: &str, infill: &Infill) -> Result<Prompt, InferenceError> {
     let refused = |found| {
-        let expected = "one text, because the answer stands between it and the suffix";
-        Err(InferenceError::invalid("prompt", expected, found))
+        refuse("prompt", "one text, because the answer stands between it and the suffix", found)
     };
     match prompt {
         Prompt::Text(text) => Ok(Prompt::Text(infill.prompt(&text, suffix))),

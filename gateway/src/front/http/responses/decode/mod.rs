@@ -26,7 +26,7 @@ use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput,
@@ -281,15 +281,15 @@ impl Items {
             }
             Item::ItemReference(_) => {
                 let expected = "the item itself, because this service keeps no conversation";
-                return Err(InferenceError::invalid(&path, expected, "an item_reference"));
+                return refuse(&path, expected, "an item_reference");
             }
             Item::ConfigurationUpdate(_) => {
                 let expected = "another item, because these settings are fields of the request";
-                return Err(InferenceError::invalid(&path, expected, "a configuration_update"));
+                return refuse(&path, expected, "a configuration_update");
             }
             Item::CompactionTrigger(_) => {
                 let expected = "another item, because this service compacts no conversation";
-                return Err(InferenceError::invalid(&path, expected, "a compaction_trigger"));
+                return refuse(&path, expected, "a compaction_trigger");
             }
             Item::AdditionalTools(AdditionalToolsItem { tools, rest }) => {
                 check(&rest)?;
@@ -426,15 +426,11 @@ fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceErro
         ("text", None) => Ok(None),
         ("json_object", None) => Ok(Some(TextForm::JsonObject)),
         ("json_schema", Some(schema)) => Ok(Some(TextForm::JsonSchema(schema.text()))),
-        ("json_schema", None) => Err(InferenceError::invalid(FIELD, "a JSON schema", "none")),
+        ("json_schema", None) => refuse(FIELD, "a JSON schema", "none"),
         ("text" | "json_object", Some(_)) => {
-            let expected = format!("nothing with the type {kind}");
-            Err(InferenceError::invalid(FIELD, expected, "a schema"))
+            refuse(FIELD, format!("nothing with the type {kind}"), "a schema")
         }
-        (other, _) => {
-            let expected = "text, json_object or json_schema";
-            Err(InferenceError::invalid("text.format.type", expected, quoted(other)))
-        }
+        (other, _) => refuse("text.format.type", "text, json_object or json_schema", quoted(other)),
     }
 }
 
@@ -451,8 +447,7 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
     if let Some(at) = include.iter().position(unknown) {
         let words: Vec<_> = accepted::INCLUDE.iter().map(|(known, _)| known).collect();
         let field = format!("include[{at}]");
-        let expected = format!("one of {words:?}");
-        return Err(InferenceError::invalid(&field, expected, quoted(&include[at])));
+        return refuse(&field, format!("one of {words:?}"), quoted(&include[at]));
     }
     let asks = |word: &str| include.iter().any(|wanted| wanted == word);
     let logprobs = match (asks(accepted::LOGPROBS), top) {
@@ -460,7 +455,7 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
         (false, None | Some(0)) => None,
         (false, Some(top)) => {
             let expected = format!("0, because `include` has no {:?}", accepted::LOGPROBS);
-            return Err(InferenceError::invalid("top_logprobs", expected, top));
+            return refuse("top_logprobs", expected, top);
         }
     };
     Ok(Included { encrypted_reasoning: asks(accepted::ENCRYPTED_REASONING), logprobs })
@@ -490,7 +485,7 @@ fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
         (_, Some(known)) => thoughts.effort = Some(known),
         (_, None) => {
             let expected = "none, minimal, low, medium, high, xhigh or max";
-            return Err(InferenceError::invalid("reasoning.effort", expected, quoted(&effort)));
+            return refuse("reasoning.effort", expected, quoted(&effort));
         }
     }
     Ok(thoughts)
@@ -501,9 +496,7 @@ fn truncates(word: Option<String>) -> Result<bool, InferenceError> {
     match word.as_deref() {
         None | Some("disabled") => Ok(false),
         Some("auto") => Ok(true),
-        Some(other) => {
-            Err(InferenceError::invalid("truncation", "auto or disabled", quoted(other)))
-        }
+        Some(other) => refuse("truncation", "auto or disabled", quoted(other)),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, TextOr, ToolKind, detail_of, thought};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
@@ -127,20 +127,15 @@ fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, Inferen
             check(&format!("{FIELD}."), &rest, NamedSchema::ACCEPTED)?;
             match schema {
                 Some(schema) => Ok(Some(TextForm::JsonSchema(schema.text()))),
-                None => {
-                    let field = format!("{FIELD}.schema");
-                    Err(InferenceError::invalid(&field, "a JSON schema", "none"))
-                }
+                None => refuse(&format!("{FIELD}.schema"), "a JSON schema", "none"),
             }
         }
-        ("json_schema", None) => Err(InferenceError::invalid(FIELD, "a schema", "none")),
+        ("json_schema", None) => refuse(FIELD, "a schema", "none"),
         ("text" | "json_object", Some(_)) => {
-            let expected = format!("nothing with the type {kind}");
-            Err(InferenceError::invalid(FIELD, expected, "a schema"))
+            refuse(FIELD, format!("nothing with the type {kind}"), "a schema")
         }
         (other, _) => {
-            let expected = "text, json_object or json_schema";
-            Err(InferenceError::invalid("response_format.type", expected, quoted(other)))
+            refuse("response_format.type", "text, json_object or json_schema", quoted(other))
         }
     }
 }
@@ -158,8 +153,7 @@ fn most_tokens(
 ) -> Result<Option<u32>, InferenceError> {
     match (newer.and_then(OrNone::get), older.and_then(OrNone::get)) {
         (Some(newer), Some(older)) if newer != older => {
-            let expected = format!("{newer}, as max_completion_tokens has it");
-            Err(InferenceError::invalid("max_tokens", expected, older))
+            refuse("max_tokens", format!("{newer}, as max_completion_tokens has it"), older)
         }
         (newer, older) => Ok(newer.or(older)),
     }
@@ -174,8 +168,7 @@ fn reported(
         (false, None) => Ok(None),
         (false, Some(top)) if top.get() == 0 => Ok(None),
         (false, Some(top)) => {
-            let expected = "0, because `logprobs` is not true";
-            Err(InferenceError::invalid("top_logprobs", expected, top.get()))
+            refuse("top_logprobs", "0, because `logprobs` is not true", top.get())
         }
     }
 }
@@ -205,8 +198,7 @@ fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput, 
     };
     let refusal = refusal.filter(|text| !text.is_empty());
     if refusal.is_some() && !has_no_content {
-        let field = format!("{path}refusal");
-        return Err(InferenceError::invalid(&field, "nothing beside content", "a text"));
+        return refuse(&format!("{path}refusal"), "nothing beside content", "a text");
     }
     let content = match content {
         // Clients store messages without a text: the model said nothing, or it refused.
@@ -256,7 +248,7 @@ fn content_part(
         (_, text, None) => text,
         (_, _, Some(_)) => {
             let expected = "nothing, because the part is of another type";
-            return Err(InferenceError::invalid(&field("refusal"), expected, "a text"));
+            return refuse(&field("refusal"), expected, "a text");
         }
     };
     check(&path, &rest, ChatPart::ACCEPTED)?;
@@ -280,7 +272,7 @@ fn content_part(
         }
         (other, _) => {
             let expected = "text, image_url, input_image, image or file, the types that are served";
-            Err(InferenceError::invalid(&field("type"), expected, quoted(other)))
+            refuse(&field("type"), expected, quoted(other))
         }
     }
 }
@@ -338,7 +330,7 @@ impl ImageFields {
             (Some((name, _)), None) => return Err(alone(&format!("{path}{name}"), usual)),
             (_, Some((name, _))) => {
                 let expected = "nothing, because the part has an image already";
-                return Err(InferenceError::invalid(&format!("{path}{name}"), expected, "another"));
+                return refuse(&format!("{path}{name}"), expected, "another");
             }
             (None, None) => return Err(alone(&format!("{path}{usual}"), usual)),
         };
@@ -377,7 +369,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     check_kind(&format!("{path}type"), &kind)?;
     check(&path, &rest, ChatTool::ACCEPTED)?;
     let Some(ChatFunction { name, description, parameters, strict, rest }) = function else {
-        return Err(InferenceError::invalid(&format!("{path}function"), "a function", "none"));
+        return refuse(&format!("{path}function"), "a function", "none");
     };
     check(&format!("{path}function."), &rest, ChatFunction::ACCEPTED)?;
     Ok(ToolInput {
@@ -392,10 +384,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
 fn check_kind(field: &str, kind: &str) -> Result<(), InferenceError> {
     match kind {
         "function" => Ok(()),
-        other => {
-            let expected = "function, the type that is served";
-            Err(InferenceError::invalid(field, expected, quoted(other)))
-        }
+        other => refuse(field, "function, the type that is served", quoted(other)),
     }
 }
 
