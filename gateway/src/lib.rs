@@ -25,6 +25,7 @@ pub mod guard;
 pub mod images;
 pub mod inference;
 pub mod life;
+mod lock;
 pub mod metrics;
 pub mod orders;
 pub mod overview;

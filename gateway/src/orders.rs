@@ -2,7 +2,7 @@
 //! own, so that no connection has to last as long as an order. The last order of each kind is kept
 //! for the page. All of it is bounded by [`OrderSubject::COUNT`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use paceline_process::clock::unix_seconds;
 use paceline_process::task;
@@ -10,6 +10,7 @@ use paceline_vocabulary::Reason;
 
 use crate::inference::error::InferenceError;
 use crate::inference::upstream::Upstream;
+use crate::lock::lock;
 use crate::service_report::orders::{OrderReport, OrderSubject, ServiceOrder};
 use crate::shorten::shorten;
 
@@ -46,7 +47,7 @@ impl OrderBook {
         order: ServiceOrder,
         source: String,
     ) -> Result<OrderReport, InferenceError> {
-        let report = self.table().enter(&order, unix_seconds())?;
+        let report = lock(&self.table).enter(&order, unix_seconds())?;
         tracing::info!(
             order = report.order,
             process = report.process,
@@ -61,21 +62,16 @@ impl OrderBook {
                 let (order, process) = (order.word(), subject.word());
                 tracing::warn!(order, process, %error, "an order of the status page failed");
             }
-            book.table().end(subject, outcome, unix_seconds());
+            lock(&book.table).end(subject, outcome, unix_seconds());
         });
         Ok(report)
     }
 
     /// The last order of each kind, newest first.
     pub fn last(&self) -> Vec<OrderReport> {
-        let mut last: Vec<_> = self.table().rows.iter().flatten().cloned().collect();
+        let mut last: Vec<_> = lock(&self.table).rows.iter().flatten().cloned().collect();
         last.sort_by_key(|report| std::cmp::Reverse(report.number));
         last
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // Each row is replaced whole.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

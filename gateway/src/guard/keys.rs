@@ -15,6 +15,8 @@ use paceline_vocabulary::KeyId;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
+use crate::lock::lock;
+
 /// The configuration key of the file.
 const SETTING: &str = "gateway.api_keys_file";
 /// Largest file that is read.
@@ -117,7 +119,7 @@ impl Keys {
     pub fn reload(&self, asked: bool) {
         let stamp = std::fs::metadata(&self.path).ok().map(|meta| FileStamp::of(&meta));
         {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = lock(&self.last);
             if *last == stamp && !asked {
                 return;
             }

@@ -9,7 +9,7 @@ pub mod throttle;
 pub mod tls;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
@@ -24,6 +24,8 @@ use operators::NotOperator;
 use sessions::{SessionToken, Sessions};
 use throttle::Throttle;
 use tls::Tls;
+
+use crate::lock::lock;
 
 /// Pause between two checks of the file of keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -165,13 +167,13 @@ impl Guard {
     ) -> Result<SessionToken, getrandom::Error> {
         let token = SessionToken::draw()?;
         let scope = owner.map_or_else(|| KEYLESS_SCOPE.into(), |owner| Arc::clone(&owner.scope));
-        self.sessions().begin(&token, &scope, self.clock.now());
+        lock(&self.sessions).begin(&token, &scope, self.clock.now());
         Ok(token)
     }
 
     /// Whether this is an open session of a service without keys.
     pub fn has_keyless_session(&self, token: &SessionToken) -> bool {
-        !self.has_keys() && self.sessions().scope(token, self.clock.now()).is_some()
+        !self.has_keys() && lock(&self.sessions).scope(token, self.clock.now()).is_some()
     }
 
     /// Checks that the owner of a key, or without keys a client, may give orders. `is_local`: the
@@ -191,25 +193,18 @@ impl Guard {
     /// in the file of keys.
     pub fn session(&self, token: &SessionToken) -> Option<Principal> {
         let keys = self.keys.as_ref()?;
-        let scope = self.sessions().scope(token, self.clock.now())?;
+        let scope = lock(&self.sessions).scope(token, self.clock.now())?;
         keys.of_scope(&scope)
     }
 
     /// Ends a session.
     pub fn end_session(&self, token: &SessionToken) {
-        self.sessions().end(token);
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        // The table is whole between two statements.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions).end(token);
     }
 
     /// How long the answer to a wrong key has to wait.
     pub fn pause(&self, peer: IpAddr) -> Duration {
-        // A panic in between cannot have left the counts in a state that matters.
-        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        throttle.failed(peer, self.clock.now())
+        lock(&self.throttle).failed(peer, self.clock.now())
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::answer::Answer;
 use super::error::InferenceError;
+use crate::lock::lock;
 
 type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent, InferenceError>> + Send>>;
 
@@ -65,7 +66,7 @@ impl Wake for Bell {
         // The first time counts.
         let _ =
             self.rung_ns.compare_exchange(0, monotonic_ns(), Ordering::Relaxed, Ordering::Relaxed);
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reader = lock(&self.reader).clone();
         if let Some(reader) = reader {
             reader.wake();
         }
@@ -129,7 +130,7 @@ fn check(
 ) -> Option<Duration> {
     let shared = watched.upgrade()?;
     let events = {
-        let mut inner = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&shared);
         inner.events.as_ref()?;
         let rung_ns = || Some(inner.bell.rung_ns.load(Ordering::Relaxed)).filter(|ns| *ns != 0);
         let Some(since_ns) = inner.handed_ns.or_else(rung_ns) else { return Some(limit) };
@@ -158,9 +159,9 @@ impl Stream for AnswerStream {
     type Item = Result<AnswerEvent, InferenceError>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut inner = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&self.shared);
         let bell = Arc::clone(&inner.bell);
-        *bell.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        *lock(&bell.reader) = Some(context.waker().clone());
         bell.rung_ns.store(0, Ordering::Relaxed);
         let Some(events) = &mut inner.events else {
             return Poll::Ready(inner.over.take().map(Err));

@@ -10,7 +10,6 @@ pub mod service;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
 
 use paceline_vocabulary::generation::Speculation;
 use paceline_vocabulary::{Millis, Reason, Route};
@@ -24,6 +23,8 @@ use tokio::sync::Mutex;
 
 use history::{History, RecentFigures, Throughput, Totals};
 use service::{ServiceFigures, ServiceMetrics};
+
+use crate::lock::lock;
 
 /// The media type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -203,22 +204,17 @@ impl Metrics {
     /// Takes a sample for the history, every [`history::INTERVAL`]. `requests` are inside the
     /// gateway now.
     pub fn sample(&self, requests: usize, now: Millis) {
-        self.history().take(self.totals(), requests, now);
+        lock(&self.history).take(self.totals(), requests, now);
     }
 
     /// The throughput of the last ten minutes.
     pub fn throughput(&self) -> Throughput {
-        self.history().throughput()
+        lock(&self.history).throughput()
     }
 
     /// Figures of the last seconds and minutes.
     pub fn recent(&self) -> RecentFigures {
-        self.history().recent(self.totals())
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        // A sample is whole, or it is not there.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.history).recent(self.totals())
     }
 
     /// Records streams that broke and went on.

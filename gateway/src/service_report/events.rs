@@ -2,11 +2,12 @@
 //! included; each has the supervisor's term and a number within it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::lock::lock;
 use crate::shorten::shorten;
 
 /// Events that are kept and shown.
@@ -49,7 +50,7 @@ impl EventLog {
     /// opened again begins with known events.
     pub fn add(&self, mut event: ServiceEvent) {
         shorten(&mut event.cause, MAX_CAUSE_CHARS);
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = lock(&self.events);
         let place = |event: &ServiceEvent| (event.term, event.number);
         if events.back().is_some_and(|last| place(last) >= place(&event)) {
             return;
@@ -62,7 +63,7 @@ impl EventLog {
 
     /// All events, newest first.
     pub fn newest_first(&self) -> Vec<ServiceEvent> {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = lock(&self.events);
         events.iter().rev().cloned().collect()
     }
 }

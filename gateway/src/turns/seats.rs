@@ -1,10 +1,11 @@
 //! A bounded number of seats for work that takes long, given in turn.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
 use super::{Fit, Party, Turns};
+use crate::lock::lock;
 
 /// The seats.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl Seats {
     /// Waits for a seat. A caller that stops waiting leaves the queue.
     pub async fn take(&self, party: &Party) -> Seat {
         let mut waiting = {
-            let mut room = self.lock();
+            let mut room = lock(&self.0);
             if room.free > 0 && room.turns.is_empty() {
                 room.free -= 1;
                 return Seat(self.clone());
@@ -55,15 +56,10 @@ impl Seats {
         Seat(self.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Room> {
-        // No panic can happen between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Seats that are not taken.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
-        self.lock().free
+        lock(&self.0).free
     }
 }
 
@@ -79,7 +75,7 @@ impl Room {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.lock().give_back();
+        lock(&self.0.0).give_back();
     }
 }
 
@@ -97,7 +93,7 @@ impl Drop for Waiting {
         if self.taken.is_none() {
             return;
         }
-        let mut room = self.seats.lock();
+        let mut room = lock(&self.seats.0);
         let id = self.id;
         // One that is not in the queue was given a seat that it did not take.
         if room.turns.leave(&self.party, |waiter| waiter.id == id) == 0 {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use crate::lock::lock;
 
 /// Time for the TLS handshake and the first bytes together.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -173,7 +175,7 @@ impl Drop for OpeningGuard {
 impl Openings {
     /// One more; the oldest goes if there are too many.
     pub fn begin(&self) -> OpeningGuard {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         if all.len() >= MAX_OPENINGS {
             all.retain(|opening| !opening.over.load(Ordering::Relaxed));
         }
@@ -187,7 +189,7 @@ impl Openings {
 
     /// Ends the older half: each holds a descriptor.
     pub fn cut_half(&self) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|opening| !opening.over.load(Ordering::Relaxed));
         let half = all.len().div_ceil(2);
         cut(&mut all, half);

@@ -4,11 +4,12 @@
 //! [`crate::inference::admission`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use paceline_vocabulary::Reason;
 
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 use crate::turns::Party;
 
 /// Places that a party may have for each free one, as for requests: one party alone gets at most
@@ -124,7 +125,7 @@ impl AnswerPlaces {
             let error = InferenceError::new(Reason::TooManyStreams, message);
             Err(error.field(path.trim_start_matches('/')).fact("limit", most))
         };
-        let mut kinds = self.lock();
+        let mut kinds = lock(&self.0);
         let taken = kinds.entry(kind).or_default();
         let own = taken.of_parties.get(&caller.party).copied().unwrap_or(0);
         let left = all.saturating_sub(taken.all);
@@ -142,16 +143,11 @@ impl AnswerPlaces {
         taken.of_parties.insert(caller.party.clone(), own + 1);
         Ok(Some(AnswerPlace { places: self.clone(), kind, caller: caller.clone() }))
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<AnswerKind, Taken>> {
-        // No panic can happen between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for AnswerPlace {
     fn drop(&mut self) {
-        let mut kinds = self.places.lock();
+        let mut kinds = lock(&self.places.0);
         let Some(taken) = kinds.get_mut(&self.kind) else { return };
         taken.all -= 1;
         taken.unknown -= usize::from(!self.caller.is_authenticated);
@@ -213,7 +209,7 @@ mod tests {
                 fill(&places, if kind == Other { Loads } else { Other }, &caller("a", true));
             assert!(!others.is_empty(), "another kind has places of its own");
             drop((taken, others));
-            let kinds = places.lock();
+            let kinds = lock(&places.0);
             assert!(kinds.values().all(|taken| taken.all == 0 && taken.of_parties.is_empty()));
         }
     }

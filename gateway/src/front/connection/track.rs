@@ -9,7 +9,7 @@
 
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use super::{BoxError, RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::inference::admission::ByteHold;
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 use crate::turns::Party;
 
 /// Most bytes of a piece. A stream holds two: one in hyper and one in h2. It is the length of a
@@ -170,10 +171,6 @@ impl<B> TrackedBody<B> {
         };
         Self { answer: Arc::new(Mutex::new(answer)), watcher: None }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Answer<B>> {
-        lock(&self.answer)
-    }
 }
 
 impl<B: Body + Send + 'static> TrackedBody<B> {
@@ -182,7 +179,7 @@ impl<B: Body + Send + 'static> TrackedBody<B> {
         // Headers alone are not held back by a window.
         let is_empty = inner.is_end_stream();
         let mut body = Self::untracked(inner);
-        body.lock().open = Some(open);
+        lock(&body.answer).open = Some(open);
         if !is_empty {
             let watched = Arc::downgrade(&body.answer);
             let watcher = task::spawn("unread", end_unread(watched, limit, P::unread));
@@ -190,10 +187,6 @@ impl<B: Body + Send + 'static> TrackedBody<B> {
         }
         body
     }
-}
-
-fn lock<B>(answer: &Mutex<Answer<B>>) -> MutexGuard<'_, Answer<B>> {
-    answer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Drops an answer of which the client has taken nothing for `limit`, with all that it holds.
@@ -245,7 +238,7 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut answer = self.lock();
+        let mut answer = lock(&self.answer);
         answer.asked += 1;
         answer.waits = false;
         if answer.rest.is_empty() {
@@ -267,13 +260,13 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        let answer = self.lock();
+        let answer = lock(&self.answer);
         let is_over = answer.inner.as_ref().map_or(answer.late.is_none(), Body::is_end_stream);
         answer.rest.is_empty() && is_over
     }
 
     fn size_hint(&self) -> SizeHint {
-        let answer = self.lock();
+        let answer = lock(&self.answer);
         match &answer.inner {
             Some(inner) if answer.rest.is_empty() => inner.size_hint(),
             _ => SizeHint::default(),
@@ -346,10 +339,10 @@ mod tests {
         let (mut body, slot) = tracked(answer(100_000));
         assert!(next(&mut body).await.expect("begun").is_ok());
         tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
-        assert!(body.lock().inner.is_some() && slot.leaves().now_or_never().is_none());
+        assert!(lock(&body.answer).inner.is_some() && slot.leaves().now_or_never().is_none());
         tokio::time::sleep(LIMIT / 2).await;
         {
-            let answer = body.lock();
+            let answer = lock(&body.answer);
             assert!(answer.inner.is_none() && answer.rest.is_empty() && answer.open.is_none());
         }
         slot.leaves().now_or_never().expect("it has to be closed");
@@ -372,7 +365,7 @@ mod tests {
         let (mut body, other) = tracked(GrpcBody::new(axum::body::Body::from_stream(silent)));
         assert!(next(&mut body).now_or_never().is_none());
         tokio::time::sleep(LIMIT * 10).await;
-        assert!(body.lock().inner.is_some());
+        assert!(lock(&body.answer).inner.is_some());
         for slot in [slot, other] {
             assert!(slot.leaves().now_or_never().is_none());
         }

@@ -2,9 +2,11 @@
 //! its name. Requests of one key are ended by that key alone (I9).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
+
+use crate::lock::lock;
 
 /// Owner and name of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +39,7 @@ impl RunningRequests {
     /// Enters a request.
     pub(super) fn enter(&self, owner: Option<Arc<str>>, name: String) -> RunningRequest {
         let label = Label { owner, name };
-        let mut entries = self.lock();
+        let mut entries = lock(&self.0);
         let entry = entries.entry(label.clone()).or_default();
         entry.requests += 1;
         let aborted = entry.aborted.clone();
@@ -50,14 +52,9 @@ impl RunningRequests {
         if name.is_empty() {
             return;
         }
-        if let Some(entry) = self.lock().remove(&Label { owner, name }) {
+        if let Some(entry) = lock(&self.0).remove(&Label { owner, name }) {
             entry.aborted.cancel();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Label, Entry>> {
-        // No panic can happen between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,7 +64,7 @@ impl Drop for RunningRequest {
         if self.aborted.is_cancelled() {
             return;
         }
-        let mut entries = self.all.lock();
+        let mut entries = lock(&self.all.0);
         if let Some(entry) = entries.get_mut(&self.label) {
             entry.requests -= 1;
             if entry.requests == 0 {
@@ -115,7 +112,7 @@ mod tests {
         assert!(third.aborted.is_cancelled(), "the end of the second one did not take it out");
         drop(third);
         drop(running.enter(None, "s".into()));
-        assert!(running.lock().is_empty());
+        assert!(lock(&running.0).is_empty());
     }
 
     #[test]

@@ -12,13 +12,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_process::clock::monotonic_ns;
 use paceline_vocabulary::{KeyId, Reason, Term};
 
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 
 /// How long the report of a full queue counts.
 const FRESH: Duration = Duration::from_millis(50);
@@ -69,7 +70,7 @@ impl Backlog {
     }
 
     fn check_at(&self, key: KeyId, term: Term, now_ns: i64) -> Result<(), InferenceError> {
-        let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = lock(&self.full);
         let moves = self.moves.load(Ordering::Relaxed);
         let holds =
             |full: &&FullQueue| full.term == term && full.moves == moves && full.is_fresh(now_ns);
@@ -105,7 +106,7 @@ impl QueuePlace {
         // It never had a place that could come free, or another request has taken it.
         self.refused = true;
         let full = FullQueue { error: error.clone(), term, at_ns, moves: self.moves };
-        let mut all = self.backlog.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.backlog.full);
         // No more than the refusals of one moment are kept.
         all.retain(|_, full| full.is_fresh(at_ns));
         all.insert(self.key, full);

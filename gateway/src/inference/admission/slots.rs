@@ -5,13 +5,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use super::arrival::MessageArrival;
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 
 /// Requests inside the gateway beyond those that run and those that the supervisor queues. They
 /// arrive, or they are over and not read to the end.
@@ -79,7 +80,7 @@ impl RequestSlots {
     }
 
     fn enter_key(&self, name: &Arc<str>) -> Result<KeySlot, InferenceError> {
-        let mut counts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.of_keys);
         let count = counts.entry(Arc::clone(name)).or_insert(0);
         let left = self.most.saturating_sub(*self.running.borrow());
         let limit = left * REQUESTS_PER_FREE_PLACE;
@@ -115,7 +116,7 @@ impl RequestSlots {
     /// Takes the slot of the oldest request whose message has not arrived. A sender of headers
     /// alone thus keeps out no request with its message. False if every message is there.
     fn displace(&self) -> bool {
-        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arriving = lock(&self.arriving);
         while let Some(request) = arriving.pop_front() {
             if let Some(slot) = request.slot.upgrade()
                 && request.message.displace()
@@ -129,7 +130,7 @@ impl RequestSlots {
 
     /// Notes that the request with this slot may be displaced until its message is there.
     pub fn follow(&self, message: &Arc<MessageArrival>, slot: &Arc<RequestSlot>) {
-        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arriving = lock(&self.arriving);
         // At most `most` of them are on their way, so this is bounded, and seldom done.
         if arriving.len() >= 2 * self.most {
             arriving
@@ -168,7 +169,7 @@ struct KeySlot {
 
 impl Drop for KeySlot {
     fn drop(&mut self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.counts);
         if let Some(count) = counts.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {

@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
@@ -32,6 +32,7 @@ use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 use crate::turns::Party;
 
 /// Time for the first authenticated request. A client opens a connection in order to send one. A
@@ -152,7 +153,7 @@ impl Connections {
     /// Every connection in question had an authenticated request and has an open one.
     pub fn enter(&self, address: IpAddr) -> Result<ConnectionSlot, ConnectionLimit> {
         let peer = (!address.to_canonical().is_loopback()).then(|| Peer::from(address));
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         if peer.is_some() {
             let of_peer = state.slots.values().filter(|entry| entry.peer == peer).count();
             if of_peer >= self.0.most_of_peer
@@ -176,7 +177,7 @@ impl Connections {
     /// Closes a connection at once that would be shed, without GOAWAY: no connection can be
     /// accepted without its descriptor.
     pub fn free_descriptor(&self) {
-        self.0.lock().shed(ConnectionStage::Cut, |_| true);
+        lock(&self.0.state).shed(ConnectionStage::Cut, |_| true);
     }
 
     /// Counts a connection that was accepted and has no slot yet, until the returned value is
@@ -217,13 +218,6 @@ pub struct OpenConnection(Arc<Table>);
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.open.send_modify(|open| *open -= 1);
-    }
-}
-
-impl Table {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No panic can happen between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -283,7 +277,7 @@ impl ConnectionSlot {
     /// Resolves when no request has been open on the connection for this time, counted from now.
     pub async fn idle_for(&self, time: Duration) {
         {
-            let _ordered = self.0.table.lock();
+            let _ordered = lock(&self.0.table.state);
             self.0.activity.send_modify(|activity| activity.awaits_idle = true);
         }
         let mut changes = self.0.activity.subscribe();
@@ -302,7 +296,7 @@ impl ConnectionSlot {
     /// an unread answer for longer than [`UNREAD_GRACE`].
     pub async fn is_overdue(&self) {
         {
-            let _ordered = self.0.table.lock();
+            let _ordered = lock(&self.0.table.state);
             self.0.activity.send_modify(|activity| {
                 if activity.stage == ConnectionStage::Open {
                     activity.stage = ConnectionStage::Leaving;
@@ -331,7 +325,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut state = self.0.table.lock();
+        let mut state = lock(&self.0.table.state);
         if state.slots.remove(&self.0.id).is_none() {
             state.shed.retain(|(id, _)| *id != self.0.id);
         }
@@ -362,7 +356,7 @@ impl ConnectionHandle {
     /// The connection's slot was given away a moment ago, or it has as many requests as it may have
     /// without a key.
     pub fn begin(&self, authenticated: bool) -> Result<TrackedRequest, InferenceError> {
-        let _ordered = self.table.lock();
+        let _ordered = lock(&self.table.state);
         let (mut begun, mut full) = (false, false);
         self.activity.send_if_modified(|activity| {
             let is_open =
@@ -392,7 +386,7 @@ impl ConnectionHandle {
     }
 
     fn end(&self) {
-        let mut state = self.table.lock();
+        let mut state = lock(&self.table.state);
         let mut is_idle = false;
         self.activity.send_if_modified(|activity| {
             activity.open_requests -= 1;

@@ -35,7 +35,7 @@ fn the_longest_idle_connection_is_shed_for_a_newcomer() {
         slots.push(newcomer);
         assert_eq!(gone(&slots), expected);
     }
-    assert_eq!(connections.0.lock().slots.len(), 4);
+    assert_eq!(lock(&connections.0.state).slots.len(), 4);
     assert_eq!(*connections.0.open.borrow(), 8, "the shed ones are not closed yet");
     drop(slots);
     assert!(connections.all_closed().now_or_never().is_some());
@@ -61,7 +61,10 @@ fn a_connection_with_an_authenticated_request_is_never_shed_while_a_request_is_o
     assert_eq!(gone(&slots), [0]);
     drop(second);
     connections.free_descriptor();
-    assert_eq!((stage(&slots[1]), connections.0.lock().slots.len()), (ConnectionStage::Cut, 1));
+    assert_eq!(
+        (stage(&slots[1]), lock(&connections.0.state).slots.len()),
+        (ConnectionStage::Cut, 1)
+    );
 }
 
 #[test]
@@ -183,7 +186,7 @@ async fn shed_connections_that_are_not_closed_yet_are_bounded() {
         [ConnectionStage::Cut, ConnectionStage::Cut, ConnectionStage::Shed]
     );
     assert!(slots[0].is_overdue().now_or_never().is_some(), "it is not waited for");
-    assert_eq!(connections.0.lock().shed.len(), MAX_SHED);
+    assert_eq!(lock(&connections.0.state).shed.len(), MAX_SHED);
 }
 
 #[tokio::test(start_paused = true)]

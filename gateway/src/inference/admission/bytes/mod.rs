@@ -11,13 +11,14 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use paceline_vocabulary::Reason;
 use tokio::sync::oneshot;
 
 use crate::inference::error::InferenceError;
+use crate::lock::lock;
 use crate::metrics::ByteFigures;
 use crate::turns::{Fit, Party, Turns};
 
@@ -108,7 +109,7 @@ impl ByteBudget {
 
     /// Bytes that are held now.
     pub fn figures(&self) -> ByteFigures {
-        let ledger = self.lock();
+        let ledger = lock(&self.0.ledger);
         let answers = ledger.held.get(ByteKind::Answer);
         ByteFigures {
             limit: self.0.limit,
@@ -118,16 +119,11 @@ impl ByteBudget {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // No panic can happen between two changes that belong together.
-        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn give_back(&self, party: &Party, bytes: ByKind) {
         if bytes == ByKind::default() {
             return;
         }
-        let mut ledger = self.lock();
+        let mut ledger = lock(&self.0.ledger);
         for kind in [ByteKind::Small, ByteKind::Large, ByteKind::Answer] {
             ledger.remove(party, kind, bytes.get(kind));
         }
@@ -197,7 +193,7 @@ impl ByteHold {
     /// Takes bytes of a body, in turn.
     pub fn take(self: &Arc<Self>, kind: ByteKind, bytes: u64) -> TakeBytes {
         let (id, receiver) = {
-            let mut ledger = self.budget.lock();
+            let mut ledger = lock(&self.budget.0.ledger);
             let (id, (given, receiver)) = (ledger.next_id, oneshot::channel());
             ledger.next_id += 1;
             let waiting = &mut ledger.waiting[kind as usize];
@@ -213,13 +209,13 @@ impl ByteHold {
     /// # Errors
     /// More bytes than are left for the answer.
     pub fn grow_answer(&self, bytes: u64) -> Result<(), InferenceError> {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let counted = held.get(ByteKind::Answer);
         if bytes <= FREE_BYTES.max(counted) {
             return Ok(());
         }
         let (more, limit) = ((bytes - counted).max(ANSWER_STEP), self.budget.0.limit);
-        let mut ledger = self.budget.lock();
+        let mut ledger = lock(&self.budget.0.ledger);
         if ledger.fit(limit, &self.party, ByteKind::Answer, more) == Fit::Fits {
             ledger.add(&self.party, ByteKind::Answer, more);
             held.add(ByteKind::Answer, more);
@@ -233,7 +229,7 @@ impl ByteHold {
     pub fn shrink(&self, bytes: u64) {
         let mut back = ByKind::default();
         {
-            let mut held = self.held();
+            let mut held = lock(&self.held);
             for kind in [ByteKind::Answer, ByteKind::Large, ByteKind::Small] {
                 let more = held.sum().saturating_sub(bytes).min(held.get(kind));
                 held.take(kind, more);
@@ -242,15 +238,11 @@ impl ByteHold {
         }
         self.budget.give_back(&self.party, back);
     }
-
-    fn held(&self) -> MutexGuard<'_, ByKind> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ByteHold {
     fn drop(&mut self) {
-        let held = *self.held();
+        let held = *lock(&self.held);
         self.budget.give_back(&self.party, held);
     }
 }
@@ -274,7 +266,7 @@ impl Future for TakeBytes {
         // The sender stays in the queue until it is used.
         let _ = ready!(Pin::new(given).poll(context));
         self.given = None;
-        self.hold.held().add(self.kind, self.bytes);
+        lock(&self.hold.held).add(self.kind, self.bytes);
         Poll::Ready(())
     }
 }
@@ -286,7 +278,7 @@ impl Drop for TakeBytes {
         }
         let ByteHold { budget, party, .. } = &*self.hold;
         let (id, kind) = (self.id, self.kind);
-        let mut ledger = budget.lock();
+        let mut ledger = lock(&budget.0.ledger);
         // Bytes that are not waited for were given, and not taken.
         if ledger.waiting[kind as usize].leave(party, |one| one.id == id) == 0 {
             ledger.remove(party, kind, self.bytes);

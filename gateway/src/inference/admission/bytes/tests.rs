@@ -49,7 +49,7 @@ fn three_hundred_bodies_of_one_key_hold_a_quarter_and_another_keys_holds_at_once
     assert_eq!(count(&mut flood), 4);
     drop(flood);
     assert_eq!(budget.figures(), ByteFigures { limit: 256 * MIB, ..Default::default() });
-    assert!(budget.lock().of_parties.is_empty());
+    assert!(lock(&budget.0.ledger).of_parties.is_empty());
 }
 
 #[test]
