@@ -4,8 +4,9 @@
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use paceline_vocabulary::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::Value;
+use tonic::Code;
 
 use super::reply::{REQUEST_ID, json_reply};
 use crate::inference::error::InferenceError;
@@ -47,45 +48,24 @@ pub trait Dialect: Send + Sync + 'static {
     fn error(view: &ErrorView<'_>) -> Value;
 }
 
-/// The HTTP status of a reason.
+/// The HTTP status of a reason: that of its gRPC code, unless HTTP has a closer one.
 pub fn status(reason: Reason) -> StatusCode {
-    match reason {
-        Reason::TargetLoading
-        | Reason::TargetGone
-        | Reason::ReplayLost
-        | Reason::ModelChanged
-        | Reason::Restarting
-        | Reason::Draining
-        | Reason::CrashLoop
-        | Reason::HostMemoryStranded
-        | Reason::ConnectionClosing
-        | Reason::DrafterLoading
-        | Reason::DrafterFailed
-        | Reason::BodiesFull
-        | Reason::FellBehind => StatusCode::SERVICE_UNAVAILABLE,
-        Reason::QueueFull | Reason::QueueWait | Reason::TooManyStreams => {
-            StatusCode::TOO_MANY_REQUESTS
+    match (reason, reason.code()) {
+        (Reason::MessageTooLarge, _) => StatusCode::PAYLOAD_TOO_LARGE,
+        (Reason::MessageTimeout | Reason::SlowReader, _) => StatusCode::REQUEST_TIMEOUT,
+        (Reason::KvExhausted | Reason::NoVision, _)
+        | (Reason::NoChatTemplate | Reason::NoTools, _)
+        | (_, Code::InvalidArgument) => StatusCode::BAD_REQUEST,
+        (Reason::BodiesFull | Reason::FellBehind, _) | (_, Code::Unavailable) => {
+            StatusCode::SERVICE_UNAVAILABLE
         }
-        Reason::MessageTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Reason::MessageTimeout | Reason::SlowReader => StatusCode::REQUEST_TIMEOUT,
-        Reason::DeadlinePassed | Reason::DeadlineInfeasible => StatusCode::GATEWAY_TIMEOUT,
-        Reason::InvalidArgument
-        | Reason::PromptTooLong
-        | Reason::KvExhausted
-        | Reason::Template
-        | Reason::BadImage
-        | Reason::NoVision
-        | Reason::NoChatTemplate
-        | Reason::NoTools => StatusCode::BAD_REQUEST,
-        Reason::StaleTerm
-        | Reason::StaleEpoch
-        | Reason::DrafterIncompatible
-        | Reason::DrafterState
-        | Reason::ProcessState => StatusCode::CONFLICT,
-        Reason::UnknownModel => StatusCode::NOT_FOUND,
-        Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Reason::Cancelled => client_closed(),
-        Reason::Numerics | Reason::PoisonSuspect | Reason::Bug => StatusCode::INTERNAL_SERVER_ERROR,
+        (_, Code::ResourceExhausted) => StatusCode::TOO_MANY_REQUESTS,
+        (_, Code::DeadlineExceeded) => StatusCode::GATEWAY_TIMEOUT,
+        (_, Code::FailedPrecondition) => StatusCode::CONFLICT,
+        (_, Code::NotFound) => StatusCode::NOT_FOUND,
+        (_, Code::Unauthenticated) => StatusCode::UNAUTHORIZED,
+        (_, Code::Cancelled) => client_closed(),
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
