@@ -162,16 +162,7 @@ impl Totals {
 
     /// One of the answers ended.
     pub(crate) fn add(&mut self, index: u32, end: &AnswerEnd) {
-        let AnswerEnd {
-            finish_reason: _,
-            stop: _,
-            usage,
-            route,
-            speculation,
-            timing,
-            seed,
-            resumed,
-        } = end;
+        let AnswerEnd { usage, route, speculation, timing, seed, resumed, .. } = end;
         self.ended += 1;
         let Usage { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens } = *usage;
         let sums = &mut self.usage;
@@ -221,26 +212,15 @@ impl Totals {
 impl TimingReport {
     /// Takes the longer time of each kind.
     fn longest(&mut self, timing: Timing) {
-        let Timing {
-            queue_ms,
-            ttft_ms,
-            total_ms,
-            image_decode_ms,
-            image_resize_ms,
-            tower_ms,
-            prefill_ms,
-        } = timing;
-        for (mine, other) in [
-            (&mut self.queue_ms, queue_ms),
-            (&mut self.ttft_ms, ttft_ms),
-            (&mut self.total_ms, total_ms),
-            (&mut self.image_decode_ms, image_decode_ms),
-            (&mut self.image_resize_ms, image_resize_ms),
-            (&mut self.tower_ms, tower_ms),
-            (&mut self.prefill_ms, prefill_ms),
-        ] {
-            *mine = mine.max(other);
-        }
+        *self = Self {
+            queue_ms: self.queue_ms.max(timing.queue_ms),
+            ttft_ms: self.ttft_ms.max(timing.ttft_ms),
+            total_ms: self.total_ms.max(timing.total_ms),
+            image_decode_ms: self.image_decode_ms.max(timing.image_decode_ms),
+            image_resize_ms: self.image_resize_ms.max(timing.image_resize_ms),
+            tower_ms: self.tower_ms.max(timing.tower_ms),
+            prefill_ms: self.prefill_ms.max(timing.prefill_ms),
+        };
     }
 }
 

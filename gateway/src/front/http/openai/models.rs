@@ -211,33 +211,21 @@ pub struct TruncationPolicy {
 impl ModelObject {
     /// The served model, since this second.
     pub(crate) fn of(model: &ModelDescription, created: i64) -> Self {
-        // Samplings differ from request to request, so a default is of no use to clients here.
-        let ModelDescription {
-            name,
-            architecture,
-            vocab_size,
-            context_length,
-            max_prompt_tokens,
-            max_new_tokens,
-            chat,
-            tools,
-            images,
-            default_sampling: _,
-            stop_token_ids,
-        } = model.clone();
+        let ModelDescription { chat, tools, images, .. } = *model;
         Self {
-            id: name,
+            id: model.name.clone(),
             object: "model".to_owned(),
             created,
             owned_by: "paceline".to_owned(),
-            context_length,
-            max_model_len: context_length,
+            context_length: model.context_length,
+            max_model_len: model.context_length,
+            // Samplings differ from request to request, so a default is of no use to clients here.
             paceline: ModelExtension {
-                architecture,
-                vocab_size,
-                max_prompt_tokens,
-                max_new_tokens,
-                stop_token_ids,
+                architecture: model.architecture.clone(),
+                vocab_size: model.vocab_size,
+                max_prompt_tokens: model.max_prompt_tokens,
+                max_new_tokens: model.max_new_tokens,
+                stop_token_ids: model.stop_token_ids.clone(),
                 capabilities: ModelCapabilities { chat, tools, vision: images.is_some() },
                 images: images.map(ImageBounds::from),
             },

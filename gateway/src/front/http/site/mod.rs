@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::STATUS_PAGE;
 use super::cors::Cors;
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, quoted, refuse};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -75,7 +75,7 @@ impl Sites {
         let header = headers.next().map(HeaderValue::as_bytes).filter(|text| !text.is_empty());
         if headers.next().is_some() {
             let expected = "one Host, of this machine or of gateway.hosts of this service";
-            return Err(refused("host", expected, "several"));
+            return refuse("host", expected, "several");
         }
         // The target has an authority in HTTP/2 and in the absolute form of HTTP/1.
         let target = request.uri.authority().map(|authority| authority.as_str().as_bytes());
@@ -84,7 +84,7 @@ impl Sites {
             let Some(host) = host else {
                 let expected =
                     "an IP address, localhost, or a name that gateway.hosts of this service lists";
-                return Err(refused("host", expected, &shown(text)));
+                return refuse("host", expected, shown(text));
             };
             own = Some(host);
         }
@@ -119,7 +119,7 @@ impl Sites {
         }
         let expected =
             "none, the service's own, or one that gateway.cors_origins of this service lists";
-        Err(refused("origin", expected, &shown(origin.as_bytes())))
+        refuse("origin", expected, shown(origin.as_bytes()))
     }
 }
 
@@ -145,17 +145,17 @@ pub fn is_own_page(request: &Parts) -> bool {
 pub fn check_own_origin(request: &Parts) -> Result<(), InferenceError> {
     let headers = &request.headers;
     if let Some(site) = values(headers, &FETCH_SITE).find(|site| *site != "same-origin") {
-        return Err(refused("sec-fetch-site", "same-origin", &quoted(site)));
+        return refuse("sec-fetch-site", "same-origin", quoted(site));
     }
     let expected = "the origin of the service's own page";
     let mut origins = headers.get_all(ORIGIN).iter();
     match (origins.next(), origins.next()) {
         (Some(origin), None) => match asked_host(request) {
             Some(own) if own.is_origin(origin.as_bytes()) => Ok(()),
-            _ => Err(refused("origin", expected, &shown(origin.as_bytes()))),
+            _ => refuse("origin", expected, shown(origin.as_bytes())),
         },
-        (None, _) => Err(refused("origin", expected, "none")),
-        (Some(_), Some(_)) => Err(refused("origin", expected, "several")),
+        (None, _) => refuse("origin", expected, "none"),
+        (Some(_), Some(_)) => refuse("origin", expected, "several"),
     }
 }
 
@@ -200,16 +200,12 @@ fn check_fetch_site(request: &Parts) -> Result<(), InferenceError> {
     }
     let expected = "none of another site; list the page's origin in gateway.cors_origins of this \
                     service, or set keys (gateway.api_keys_file)";
-    Err(refused("sec-fetch-site", expected, &quoted(site)))
+    refuse("sec-fetch-site", expected, quoted(site))
 }
 
 /// The values of a header; a value that is no text is an empty one.
 fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default())
-}
-
-fn refused(header: &str, expected: &str, found: &str) -> InferenceError {
-    InferenceError::invalid(header, expected, found)
 }
 
 /// A header's own words, for an error.
