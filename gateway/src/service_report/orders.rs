@@ -1,10 +1,12 @@
 //! Orders of operators by the status page, and what became of the last ones.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A process that can be restarted alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A process that can be restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ProcessWord)]
 #[expect(missing_docs, reason = "they are what they are called")]
 pub enum RestartedProcess {
     Gateway,

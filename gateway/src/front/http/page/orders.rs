@@ -48,7 +48,7 @@ pub struct OrderRequest {
     order: OrderWord,
     /// The process of `restart`.
     #[serde(default)]
-    process: Option<ProcessWord>,
+    process: Option<RestartedProcess>,
     /// Model of `drafter_start` and `drafter_swap`: an absolute directory, or the name of a model that
     /// was pulled, `org/name`. Without it, the last one.
     #[serde(default)]
@@ -65,16 +65,6 @@ enum OrderWord {
     Drain,
     Undrain,
     Restart,
-}
-
-/// A process that can be restarted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum ProcessWord {
-    Gateway,
-    Supervisor,
-    Target,
-    Drafter,
 }
 
 /// Why an order is refused.
@@ -200,19 +190,16 @@ async fn checked(request: OrderRequest) -> Result<ServiceOrder, InferenceError> 
         Some(model) => directory(model).await?,
         None => String::new(),
     };
-    Ok(match (order, process) {
-        (OrderWord::DrafterStart, _) => ServiceOrder::StartDrafter { model },
-        (OrderWord::DrafterStop, _) => ServiceOrder::StopDrafter,
-        (OrderWord::DrafterSwap, _) => ServiceOrder::SwapDrafter { model },
-        (OrderWord::Drain, _) => ServiceOrder::Drain,
-        (OrderWord::Undrain, _) => ServiceOrder::Undrain,
-        (OrderWord::Restart, process) => ServiceOrder::Restart(match process {
-            Some(ProcessWord::Gateway) => RestartedProcess::Gateway,
-            Some(ProcessWord::Supervisor) => RestartedProcess::Supervisor,
-            Some(ProcessWord::Target) => RestartedProcess::Target,
-            Some(ProcessWord::Drafter) => RestartedProcess::Drafter,
+    Ok(match order {
+        OrderWord::DrafterStart => ServiceOrder::StartDrafter { model },
+        OrderWord::DrafterStop => ServiceOrder::StopDrafter,
+        OrderWord::DrafterSwap => ServiceOrder::SwapDrafter { model },
+        OrderWord::Drain => ServiceOrder::Drain,
+        OrderWord::Undrain => ServiceOrder::Undrain,
+        OrderWord::Restart => match process {
+            Some(process) => ServiceOrder::Restart(process),
             None => return refuse("process", "a process", "none"),
-        }),
+        },
     })
 }
 
