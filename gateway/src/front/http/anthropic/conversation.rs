@@ -249,11 +249,11 @@ impl Turn<'_> {
             }
             Block::ToolAddition(block) => {
                 of_role("system", &self.role, &path, "tool_addition")?;
-                self.turns.changes.push(ToolChange::addition(&path, block)?);
+                self.turns.changes.push(ToolChange::of_block(&path, block, true)?);
             }
             Block::ToolRemoval(block) => {
                 of_role("system", &self.role, &path, "tool_removal")?;
-                self.turns.changes.push(ToolChange::removal(&path, block)?);
+                self.turns.changes.push(ToolChange::of_block(&path, block, false)?);
             }
             Block::ToolSearchToolResult(block) => {
                 self.leave_out(&path, "tool_search_tool_result")?;

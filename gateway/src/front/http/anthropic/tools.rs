@@ -20,12 +20,10 @@ use crate::inference::input::ToolInput;
 pub(super) enum ToolChange {
     /// A search found a tool. A client may have dropped the tool since.
     Reference { name: String },
-    /// A tool of the request is offered from here on.
-    Addition { path: String, name: String },
+    /// A tool of the request is offered from here on, or no longer.
+    Named { path: String, name: String, is_offered: bool },
     /// A new tool is offered from here on.
     Definition { path: String, tool: Tool },
-    /// A tool is not offered any more.
-    Removal { path: String, name: String },
 }
 
 impl ToolChange {
@@ -60,41 +58,29 @@ impl ToolChange {
         references.into_iter().enumerate().map(reference).collect()
     }
 
-    /// The change of a block `tool_addition`.
+    /// The change of a block `tool_addition`, or `tool_removal` if the tool is not offered any more.
     ///
     /// # Errors
     /// A field that is not served.
-    pub(super) fn addition(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
+    pub(super) fn of_block(
+        path: &str,
+        block: ToolChangeBlock,
+        is_offered: bool,
+    ) -> Result<Self, InferenceError> {
         let ToolChangeBlock { tool, rest } = block;
         check(&format!("{path}."), &rest, ToolChangeBlock::ACCEPTED)?;
         let path = format!("{path}.tool");
         match tool {
             ChangedTool::ToolReference(NamedTool { name, rest }) => {
                 check(&format!("{path}."), &rest, NamedTool::ACCEPTED)?;
-                Ok(Self::Addition { path: format!("{path}.name"), name })
+                Ok(Self::Named { path: format!("{path}.name"), name, is_offered })
+            }
+            ChangedTool::ToolDefinition(_) if !is_offered => {
+                refuse(&format!("{path}.type"), "tool_reference", "tool_definition")
             }
             ChangedTool::ToolDefinition(DefinedTool { definition, rest }) => {
                 check(&format!("{path}."), &rest, DefinedTool::ACCEPTED)?;
                 Ok(Self::Definition { path: format!("{path}.definition"), tool: *definition })
-            }
-        }
-    }
-
-    /// The change of a block `tool_removal`.
-    ///
-    /// # Errors
-    /// A field that is not served.
-    pub(super) fn removal(path: &str, block: ToolChangeBlock) -> Result<Self, InferenceError> {
-        let ToolChangeBlock { tool, rest } = block;
-        check(&format!("{path}."), &rest, ToolChangeBlock::ACCEPTED)?;
-        let path = format!("{path}.tool");
-        match tool {
-            ChangedTool::ToolReference(NamedTool { name, rest }) => {
-                check(&format!("{path}."), &rest, NamedTool::ACCEPTED)?;
-                Ok(Self::Removal { path: format!("{path}.name"), name })
-            }
-            ChangedTool::ToolDefinition(_) => {
-                refuse(&format!("{path}.type"), "tool_reference", "tool_definition")
             }
         }
     }
@@ -132,8 +118,9 @@ pub(super) fn offered(
             ToolChange::Reference { name } => {
                 all.set(&name, true);
             }
-            ToolChange::Addition { path, name } => all.change(&path, &name, true)?,
-            ToolChange::Removal { path, name } => all.change(&path, &name, false)?,
+            ToolChange::Named { path, name, is_offered } => {
+                all.change(&path, &name, is_offered)?;
+            }
             ToolChange::Definition { path, tool } => all.define(&path, tool)?,
         }
     }
@@ -237,7 +224,8 @@ mod tests {
         let found = |name: &str| ToolChange::Reference { name: name.into() };
         let offered = names(tools.clone(), vec![found("write"), found("gone")]);
         assert_eq!(offered, Ok(vec!["search".into(), "write".into()]));
-        let added = ToolChange::addition("p", block("tool_reference", "read")).expect("served");
+        let added =
+            ToolChange::of_block("p", block("tool_reference", "read"), true).expect("served");
         assert_eq!(names(tools, vec![added]), Ok(vec!["search".into(), "read".into()]));
     }
 
@@ -254,9 +242,9 @@ mod tests {
     #[test]
     fn messages_of_the_system_change_the_tools_in_order() {
         let tools = json!([tool("a", false), tool("b", false)]);
-        let removed = |name| ToolChange::removal("p", block("tool_reference", name));
+        let removed = |name| ToolChange::of_block("p", block("tool_reference", name), false);
         let removed = |name| removed(name).expect("served");
-        let added = |name| ToolChange::addition("p", block("tool_reference", name));
+        let added = |name| ToolChange::of_block("p", block("tool_reference", name), true);
         let added = |name| added(name).expect("served");
         assert_eq!(names(tools.clone(), vec![removed("a")]), Ok(vec!["b".into()]));
         let back = vec![removed("a"), added("a")];
@@ -266,7 +254,7 @@ mod tests {
         let define = |name: &str| {
             let definition = json!({"type": "tool_definition", "definition": tool(name, true)});
             let block = serde_json::from_value(json!({ "tool": definition })).expect("a block");
-            ToolChange::addition("p", block).expect("served")
+            ToolChange::of_block("p", block, true).expect("served")
         };
         let defined = vec![define("c"), define("a"), removed("b")];
         assert_eq!(names(tools, defined), Ok(vec!["c".into(), "a".into()]));
@@ -280,7 +268,7 @@ mod tests {
             tool("own", false),
         ]);
         assert_eq!(names(tools.clone(), vec![]), Ok(vec!["own".into()]));
-        let change = ToolChange::removal("p", block("tool_reference", "web_search"));
+        let change = ToolChange::of_block("p", block("tool_reference", "web_search"), false);
         assert_eq!(names(tools, vec![change.expect("served")]), Ok(vec!["own".into()]));
         let client = json!([{"type": "bash_20250124", "name": "bash"}]);
         assert_eq!(names(client, vec![]), Err(Some("tools[0].type".into())));
