@@ -56,16 +56,14 @@ pub fn routes() -> Router<Arc<HttpFront>> {
         .route("/v1/messages/count_tokens", post(exchange::count::<CountTokens>))
 }
 
-/// The request for the middle. It names no model: the served one is meant.
+/// The request for the middle.
 fn decoded(
     body: MessagesRequest,
     context: &DecodeContext<'_>,
     purpose: Purpose,
 ) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     context.check_model(&body.model)?;
-    let mut decoded = decode(body, purpose)?;
-    decoded.input.params.model.clear();
-    Ok(decoded)
+    decode(body, purpose)
 }
 
 impl Protocol for Messages {

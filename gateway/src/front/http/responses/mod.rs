@@ -51,10 +51,7 @@ impl Protocol for Responses {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<RequestInput, ResponseWriter>, InferenceError> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
-        let mut decoded = decode(body)?;
-        // It names no model: the served one is meant.
-        decoded.input.params.model.clear();
-        Ok(decoded.with_writer(|asked, input| {
+        Ok(decode(body)?.with_writer(|asked, input| {
             let texts = input.params.logprobs.map(|_| context.token_texts());
             ResponseWriter::new(Head::of(context), asked, texts)
         }))

@@ -66,7 +66,7 @@ pub fn decode(
     purpose: Purpose,
 ) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let MessagesRequest {
-        model,
+        model: _, // checked by the front
         max_tokens,
         messages,
         system,
@@ -131,7 +131,6 @@ pub fn decode(
         effort,
     };
     let params = GenerationParams {
-        model,
         sampling: SamplingWish {
             temperature,
             top_k: top_k.map(TopK::or_all),

@@ -19,6 +19,7 @@ use super::types::{
     ShellCallItem, ShellOutputItem, TextConfig, TextFormat, ToolSearchCallItem,
     ToolSearchOutputItem,
 };
+use crate::front::effort::{ENABLE_THINKING, Thoughts};
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::files::Turn;
@@ -75,7 +76,7 @@ pub struct Asked {
 pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
     let repeated = repeated(&body);
     let ResponsesRequest {
-        model,
+        model: _, // checked by the front
         input,
         instructions,
         max_output_tokens,
@@ -130,21 +131,20 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, In
     let model_name = |name: &str| tools.model_name_of(name);
     let (mut offered, rule) = choice.applied(tools.all.clone(), model_name)?;
     offered.retain(|tool| !tools.waits(&tool.name));
-    let Thoughts { mut arguments, effort } = thoughts(reasoning)?;
+    let Thoughts { mut variables, effort } = thoughts(reasoning)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, Extension::ACCEPTED)?;
     // What the client sets by name counts more than what follows from other fields.
-    arguments.extend(template_arguments.unwrap_or_default().0);
+    variables.extend(template_arguments.unwrap_or_default().0);
     let paths = FieldPaths { messages: paths, ..FieldPaths::new(FIELDS).of_tools(&offered) };
     let conversation = ConversationInput {
         messages,
         tools: offered,
         calls: rule,
-        template_arguments: arguments.into(),
+        template_arguments: variables.into(),
         effort,
     };
     let params = GenerationParams {
-        model: model.unwrap_or_default(),
         sampling: SamplingWish { temperature, top_p, ..Default::default() },
         seed: seed.and_then(|Seed(seed)| seed),
         max_tokens: max_output_tokens.and_then(MaxTokensOrNone::get),
@@ -254,16 +254,11 @@ impl Items {
                 self.tool_answer(call_id, content)
             }
             Item::LocalShellCall(item) => {
-                check(&item.rest)?;
-                self.shell_call(&mut place, &path, "local_shell", item)
+                self.shell_call(&mut place, &path, "local_shell", item)?
             }
-            Item::ShellCall(item) => {
-                check(&item.rest)?;
-                self.shell_call(&mut place, &path, "shell", item)
-            }
+            Item::ShellCall(item) => self.shell_call(&mut place, &path, "shell", item)?,
             Item::ApplyPatchCall(item) => {
-                check(&item.rest)?;
-                self.shell_call(&mut place, &path, "apply_patch", item)
+                self.shell_call(&mut place, &path, "apply_patch", item)?
             }
             Item::LocalShellCallOutput(item)
             | Item::ShellCallOutput(item)
@@ -359,11 +354,12 @@ impl Items {
         path: &str,
         name: &str,
         item: ShellCallItem,
-    ) -> MessageInput {
-        let ShellCallItem { call_id, id, action, operation, rest: _ } = item;
+    ) -> Result<MessageInput, InferenceError> {
+        let ShellCallItem { call_id, id, action, operation, rest } = item;
+        check(&format!("{path}."), &rest, ShellCallItem::ACCEPTED)?;
         place_tool_call(place, path, if action.is_some() { "action" } else { "operation" });
         let arguments = action.or(operation).unwrap_or_default().input();
-        self.tool_call(call_id.or(id).unwrap_or_default(), None, name, arguments)
+        Ok(self.tool_call(call_id.or(id).unwrap_or_default(), None, name, arguments))
     }
 
     /// A message of one tool call.
@@ -461,15 +457,6 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
     Ok(Included { encrypted_reasoning: asks(accepted::ENCRYPTED_REASONING), logprobs })
 }
 
-/// How the model is to think.
-#[derive(Debug, Default)]
-struct Thoughts {
-    /// Variables of the template.
-    arguments: Map<String, Value>,
-    /// How much the model thinks, if the request says so.
-    effort: Option<Effort>,
-}
-
 /// The variable by which published templates turn thoughts off, and how long they are to be.
 fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
     let mut thoughts = Thoughts::default();
@@ -478,7 +465,7 @@ fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
     let Some(effort) = effort else { return Ok(thoughts) };
     match (effort.as_str(), Effort::from_word(&effort)) {
         ("none", _) => {
-            thoughts.arguments.insert("enable_thinking".into(), false.into());
+            thoughts.variables.insert(ENABLE_THINKING.to_owned(), false.into());
         }
         // Two words of Codex CLI for more than the protocol has.
         ("ultra" | "persistent", _) => thoughts.effort = Some(Effort::Max),
