@@ -110,7 +110,7 @@ impl ImageStore {
         let held = ReservedBytes::take(&self.held, bytes, self.most)?;
         let path = self.path(UNFINISHED);
         let file = create(&path)?;
-        let inner = ImageFile { store: Arc::clone(self), path, _held: held };
+        let inner = ImageFile { store: Arc::clone(self), link: FileLink { path }, _held: held };
         Ok(UnfinishedFile { file: BufWriter::with_capacity(1 << 16, file), inner })
     }
 
@@ -193,8 +193,8 @@ impl UnfinishedFile {
         file.flush()?;
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let path = inner.store.path(&hex);
-        fs::rename(&inner.path, &path)?;
-        inner.path = path;
+        fs::rename(&inner.link.path, &path)?;
+        inner.link.path = path;
         inner.store.found_room();
         Ok(inner)
     }
@@ -204,7 +204,7 @@ impl UnfinishedFile {
 #[derive(Debug)]
 pub struct ImageFile {
     store: Arc<ImageStore>,
-    path: PathBuf,
+    link: FileLink,
     _held: ReservedBytes,
 }
 
@@ -216,7 +216,7 @@ impl ImageFile {
 
     /// Name of the file in the folder.
     pub fn name(&self) -> String {
-        name(&self.path)
+        self.link.name()
     }
 
     /// Links the file under another name, for another reader.
@@ -224,50 +224,36 @@ impl ImageFile {
     /// # Errors
     /// The system's own.
     pub fn link(&self) -> io::Result<FileLink> {
-        let own = name(&self.path);
+        let own = self.name();
         let digest = own.split('-').next().unwrap_or_default();
         let path = self.store.path(digest);
-        fs::hard_link(&self.path, &path)?;
+        fs::hard_link(&self.link.path, &path)?;
         Ok(FileLink { path })
     }
 }
 
-impl Drop for ImageFile {
-    fn drop(&mut self) {
-        remove(&self.path);
-    }
-}
-
-/// Another name of a file. Dropping this removes the name.
+/// A name of a file. Dropping this removes the name, unless its reader did.
 #[derive(Debug)]
 pub struct FileLink {
     path: PathBuf,
 }
 
 impl FileLink {
-    /// Name of the link in the folder.
+    /// The name in the folder.
     pub fn name(&self) -> String {
-        name(&self.path)
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 }
 
 impl Drop for FileLink {
     fn drop(&mut self) {
-        remove(&self.path);
-    }
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Removes a file. Its reader may have removed it before.
-fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "an image's file cannot be removed")
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "an image's file cannot be removed")
+            }
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -293,7 +279,7 @@ mod tests {
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(folder)
             .expect("there")
-            .map(|entry| name(&entry.expect("fine").path()))
+            .map(|entry| entry.expect("fine").file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();
         names
