@@ -270,29 +270,24 @@ fn reports(
         (standing, running, None::<GatewayReport>),
         move |(mut standing, mut running, last)| async move {
             loop {
-                let (state, images, model, unread_tool_calls) = {
+                let report = {
                     let standing = standing.borrow_and_update();
                     let takes_more = standing.open().is_ok() && !standing.leaving;
                     let service = standing.supervisor.as_ref().and_then(|one| one.service.as_ref());
-                    let images = service.and_then(|service| service.images);
                     let model = standing.serving().ok();
-                    let model = model.map(|serving| ModelMark::of(&serving.model.path));
-                    let state = match takes_more {
-                        true => GatewayState::Ready,
-                        false => GatewayState::Draining,
-                    };
-                    let unread = service.is_some_and(|service| service.unread_tool_calls);
-                    (state, images, model, unread)
-                };
-                let report = GatewayReport {
-                    epoch: process.epoch,
-                    pid: std::process::id(),
-                    state,
-                    restarts: process.restarts,
-                    streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
-                    images,
-                    model,
-                    unread_tool_calls,
+                    GatewayReport {
+                        epoch: process.epoch,
+                        pid: std::process::id(),
+                        state: match takes_more {
+                            true => GatewayState::Ready,
+                            false => GatewayState::Draining,
+                        },
+                        restarts: process.restarts,
+                        streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
+                        images: service.and_then(|service| service.images),
+                        model: model.map(|serving| ModelMark::of(&serving.model.path)),
+                        unread_tool_calls: service.is_some_and(|service| service.unread_tool_calls),
+                    }
                 };
                 if last != Some(report) {
                     return Some((report, (standing, running, Some(report))));
