@@ -260,7 +260,9 @@ impl Turn<'_> {
                 self.turns.changes.extend(ToolChange::found(&path, block)?);
             }
             Block::ServerToolUse(block) | Block::McpToolUse(block) => {
-                self.provider_tool_use(&path, block)?;
+                let ProviderToolUseBlock { id: _, name: _, input: _, rest } = block;
+                self.leave_out(&path, "a tool call that the provider ran")?;
+                check(&format!("{path}."), &rest, ProviderToolUseBlock::ACCEPTED)?;
             }
             Block::WebSearchToolResult(block)
             | Block::WebFetchToolResult(block)
@@ -268,7 +270,11 @@ impl Turn<'_> {
             | Block::BashCodeExecutionToolResult(block)
             | Block::TextEditorCodeExecutionToolResult(block)
             | Block::AdvisorToolResult(block)
-            | Block::McpToolResult(block) => self.provider_result(&path, block)?,
+            | Block::McpToolResult(block) => {
+                let ProviderResultBlock { tool_use_id: _, rest } = block;
+                self.leave_out(&path, "the result of a tool that the provider ran")?;
+                check(&format!("{path}."), &rest, ProviderResultBlock::ACCEPTED)?;
+            }
         }
         Ok(())
     }
@@ -283,28 +289,6 @@ impl Turn<'_> {
             self.message().add(path, note);
         }
         Ok(())
-    }
-
-    /// A tool call that the provider ran itself. The model of this service has no such tool.
-    fn provider_tool_use(
-        &mut self,
-        path: &str,
-        block: ProviderToolUseBlock,
-    ) -> Result<(), InferenceError> {
-        let ProviderToolUseBlock { id: _, name: _, input: _, rest } = block;
-        self.leave_out(path, "a tool call that the provider ran")?;
-        check(&format!("{path}."), &rest, ProviderToolUseBlock::ACCEPTED)
-    }
-
-    /// The result of a tool that the provider ran itself.
-    fn provider_result(
-        &mut self,
-        path: &str,
-        block: ProviderResultBlock,
-    ) -> Result<(), InferenceError> {
-        let ProviderResultBlock { tool_use_id: _, rest } = block;
-        self.leave_out(path, "the result of a tool that the provider ran")?;
-        check(&format!("{path}."), &rest, ProviderResultBlock::ACCEPTED)
     }
 
     /// Leaves out a block of the assistant. Texts before and after it stay apart.
