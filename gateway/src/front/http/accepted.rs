@@ -41,6 +41,11 @@ pub enum Values {
     ListOf(&'static str),
 }
 
+/// Tiers of OpenAI's service.
+pub const TIERS: Values = Values::Words(&["auto", "default", "flex", "priority", "scale"]);
+/// Lengths of answers of OpenAI's service.
+pub const LENGTHS: Values = Values::Words(&["low", "medium", "high"]);
+
 /// An accepted field.
 pub const fn accepted(field: &'static str, values: Values, client: &'static str) -> Accepted {
     Accepted { field, values, client }
@@ -88,6 +93,23 @@ macro_rules! objects {
     (@table $table:ident) => { accepted::$table };
 }
 pub(crate) use objects;
+
+/// Declares the forms of a part that has a type. Each form is an object that `objects!` declares.
+macro_rules! forms {
+    ($(
+        $(#[$meta:meta])*
+        pub enum $name:ident as $schema:ident { $($forms:tt)* }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Debug, PartialEq, serde::Deserialize, utoipa::ToSchema)]
+            #[serde(tag = "type", rename_all = "snake_case")]
+            #[schema(as = $schema)]
+            pub enum $name { $($forms)* }
+        )*
+    };
+}
+pub(crate) use forms;
 
 /// Tables of accepted fields, by the names of schemas.
 #[cfg(test)]

@@ -316,6 +316,7 @@ fn schemas() -> Map<String, Value> {
         ("ChatCompletionRequest".into(), openai::accepted::CHAT),
         ("CompletionRequest".into(), openai::accepted::COMPLETIONS),
     ];
+    accepted_fields.extend(super::protocol::accepted_by_schema());
     accepted_fields.extend(openai::chat::request::accepted_by_schema());
     accepted_fields.extend(openai::params::accepted_by_schema());
     accepted_fields.extend(responses::types::accepted_by_schema());

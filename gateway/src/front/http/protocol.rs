@@ -8,9 +8,10 @@ use paceline_text::stream::AnswerEvent;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::accepted::objects;
 use super::aliases::Aliases;
 use super::error::{Dialect, FieldPaths};
-use super::json;
+use super::json::{self, AnyObject};
 use super::pieces::WholeAnswer;
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::TokenCount;
@@ -68,6 +69,18 @@ impl<R, W> Decoded<R, W> {
     pub fn with_writer<T>(self, make: impl FnOnce(W, &R) -> T) -> Decoded<R, T> {
         let Self { input, more, writer, stream, calls, paths } = self;
         Decoded { writer: make(writer, &input), input, more, stream, calls, paths }
+    }
+}
+
+objects! {
+    /// Options of a request that only this service has.
+    #[derive(Default)]
+    pub struct Extension {
+        /// The lane: `auto`, `plain` or `speculative`.
+        pub route: Option<String>,
+        /// Variables of the chat template.
+        #[schema(value_type = Option<Object>)]
+        pub template_arguments: Option<AnyObject>,
     }
 }
 

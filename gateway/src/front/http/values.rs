@@ -65,6 +65,36 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
     }
 }
 
+/// Reads a text or an object. An error inside the object keeps its path.
+pub struct TextOrObject<T, O> {
+    /// Both forms, for an error.
+    pub expected: &'static str,
+    /// Makes the value of a text.
+    pub text: fn(String) -> T,
+    /// Makes the value of an object.
+    pub object: fn(O) -> T,
+}
+
+impl<'de, T, O: Deserialize<'de>> Visitor<'de> for TextOrObject<T, O> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<T, E> {
+        Ok((self.text)(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<T, E> {
+        Ok((self.text)(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<T, A::Error> {
+        O::deserialize(MapAccessDeserializer::new(object)).map(self.object)
+    }
+}
+
 /// A prompt in one of its forms.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -414,26 +444,11 @@ fn no_other_field(path: &str, rest: &Map<String, Value>) -> Result<(), Inference
 
 impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Forms;
-
-        impl<'de> Visitor<'de> for Forms {
-            type Value = ToolChoice;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("auto, none, required or an object")
-            }
-
-            fn visit_str<E>(self, word: &str) -> Result<Self::Value, E> {
-                Ok(ToolChoice::Word(word.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Self::Value, A::Error> {
-                let object = AnyObject::deserialize(MapAccessDeserializer::new(object))?;
-                Ok(ToolChoice::Tools(object.0))
-            }
-        }
-
-        deserializer.deserialize_any(Forms)
+        deserializer.deserialize_any(TextOrObject {
+            expected: "auto, none, required or an object",
+            text: ToolChoice::Word,
+            object: |AnyObject(object)| ToolChoice::Tools(object),
+        })
     }
 }
 

@@ -27,14 +27,10 @@ pub const REQUEST: &[Accepted] = &[
 /// Of a message.
 pub const MESSAGE: &[Accepted] = &[REASONING_DETAILS];
 
-/// Of a text.
+/// Of a text. It is whole without its sources.
 pub const TEXT: &[Accepted] = &[
     accepted("cache_control", Values::Any, "Claude Code; the prefix cache needs no marks"),
-    accepted(
-        "citations",
-        Values::Any,
-        "anthropic (Python), in messages that it resends; the text is whole without its sources",
-    ),
+    accepted("citations", Values::Any, "anthropic (Python), in messages that it resends"),
 ];
 
 /// Of an image.
@@ -71,12 +67,9 @@ pub const PROVIDER_MARK: &[Accepted] = &[
     accepted("trigger", Values::Any, "anthropic (Python), in messages that it resends"),
 ];
 
-/// Of a thought.
-pub const THINKING: &[Accepted] = &[accepted(
-    "signature",
-    Values::Any,
-    "Claude Code, in messages that it resends; thoughts are not signed here",
-)];
+/// Of a thought. Thoughts are not signed here.
+pub const THINKING: &[Accepted] =
+    &[accepted("signature", Values::Any, "Claude Code, in messages that it resends")];
 
 /// Of a tool call.
 pub const TOOL_USE: &[Accepted] = &[

@@ -2,168 +2,141 @@
 //! object are in its `rest`, which [`super::accepted`] checks. The forms of a part with a type come
 //! first, then the objects.
 
-use serde::Deserialize;
-use utoipa::ToSchema;
-
 use super::accepted;
-use crate::front::http::accepted::objects;
+use crate::front::http::accepted::{forms, objects};
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{Count, MaxTokens, TopK};
+use crate::front::http::protocol::Extension;
 use crate::front::http::values::TextOr;
 
-/// A block of the system prompt.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesSystemBlock)]
-pub enum SystemBlock {
-    /// A text for the model, or of what a search found.
-    Text(TextBlock),
-}
+forms! {
+    /// A block of the system prompt.
+    pub enum SystemBlock as MessagesSystemBlock {
+        /// A text for the model, or of what a search found.
+        Text(TextBlock),
+    }
 
-/// A block of a message.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesBlock)]
-pub enum Block {
-    /// A text of the message.
-    Text(TextBlock),
-    /// An image, in its place among the texts.
-    Image(ImageBlock),
-    /// A document. Its text is served; a PDF is refused, or left out of an earlier turn.
-    Document(DocumentBlock),
-    /// What a search of the client found.
-    SearchResult(SearchResultBlock),
-    /// A file for code that Anthropic's service runs. The model is not shown it.
-    ContainerUpload(KeptFile),
-    /// A summary of earlier messages, which Anthropic's service made.
-    Compaction(CompactionBlock),
-    /// A mark where another model of Anthropic's service went on. The model is not told of it.
-    Fallback(ProviderMarkBlock),
-    /// Tools of a server, which Anthropic's service listed. The model is not told of them.
-    McpToolListing(ProviderMarkBlock),
-    /// A thought of the assistant.
-    Thinking(ThinkingBlock),
-    /// A thought of the assistant that another service hid. The model is not told of it.
-    RedactedThinking(RedactedThinkingBlock),
-    /// A tool call of the assistant.
-    ToolUse(ToolUseBlock),
-    /// The answer of a tool.
-    ToolResult(ToolResultBlock),
-    /// A tool that is offered from here on, in a message of the system.
-    ToolAddition(ToolChangeBlock),
-    /// A tool that is not offered any more, in a message of the system.
-    ToolRemoval(ToolChangeBlock),
-    /// A tool call that Anthropic's service ran itself. The model is not told of it.
-    ServerToolUse(ProviderToolUseBlock),
-    /// A tool call that Anthropic's service ran at another server. The model is not told of it.
-    McpToolUse(ProviderToolUseBlock),
-    /// The result of a search for tools that Anthropic's service made.
-    ToolSearchToolResult(ToolSearchResultBlock),
-    /// The result of a search of the web. The model is not told of it.
-    WebSearchToolResult(ProviderResultBlock),
-    /// A page of the web. The model is not told of it.
-    WebFetchToolResult(ProviderResultBlock),
-    /// The result of code that Anthropic's service ran. The model is not told of it.
-    CodeExecutionToolResult(ProviderResultBlock),
-    /// The result of a command that Anthropic's service ran. The model is not told of it.
-    BashCodeExecutionToolResult(ProviderResultBlock),
-    /// The result of an edit that Anthropic's service made. The model is not told of it.
-    TextEditorCodeExecutionToolResult(ProviderResultBlock),
-    /// The advice of another model of Anthropic's service. The model is not told of it.
-    AdvisorToolResult(ProviderResultBlock),
-    /// The result of a tool of another server. The model is not told of it.
-    McpToolResult(ProviderResultBlock),
-}
+    /// A block of a message.
+    pub enum Block as MessagesBlock {
+        /// A text of the message.
+        Text(TextBlock),
+        /// An image, in its place among the texts.
+        Image(ImageBlock),
+        /// A document. Its text is served; a PDF is refused, or left out of an earlier turn.
+        Document(DocumentBlock),
+        /// What a search of the client found.
+        SearchResult(SearchResultBlock),
+        /// A file for code that Anthropic's service runs. The model is not shown it.
+        ContainerUpload(KeptFile),
+        /// A summary of earlier messages, which Anthropic's service made.
+        Compaction(CompactionBlock),
+        /// A mark where another model of Anthropic's service went on. The model is not told of it.
+        Fallback(ProviderMarkBlock),
+        /// Tools of a server, which Anthropic's service listed. The model is not told of them.
+        McpToolListing(ProviderMarkBlock),
+        /// A thought of the assistant.
+        Thinking(ThinkingBlock),
+        /// A thought of the assistant that another service hid. The model is not told of it.
+        RedactedThinking(RedactedThinkingBlock),
+        /// A tool call of the assistant.
+        ToolUse(ToolUseBlock),
+        /// The answer of a tool.
+        ToolResult(ToolResultBlock),
+        /// A tool that is offered from here on, in a message of the system.
+        ToolAddition(ToolChangeBlock),
+        /// A tool that is not offered any more, in a message of the system.
+        ToolRemoval(ToolChangeBlock),
+        /// A tool call that Anthropic's service ran itself. The model is not told of it.
+        ServerToolUse(ProviderToolUseBlock),
+        /// A tool call that Anthropic's service ran at another server. The model is not told of it.
+        McpToolUse(ProviderToolUseBlock),
+        /// The result of a search for tools that Anthropic's service made.
+        ToolSearchToolResult(ToolSearchResultBlock),
+        /// The result of a search of the web. The model is not told of it.
+        WebSearchToolResult(ProviderResultBlock),
+        /// A page of the web. The model is not told of it.
+        WebFetchToolResult(ProviderResultBlock),
+        /// The result of code that Anthropic's service ran. The model is not told of it.
+        CodeExecutionToolResult(ProviderResultBlock),
+        /// The result of a command that Anthropic's service ran. The model is not told of it.
+        BashCodeExecutionToolResult(ProviderResultBlock),
+        /// The result of an edit that Anthropic's service made. The model is not told of it.
+        TextEditorCodeExecutionToolResult(ProviderResultBlock),
+        /// The advice of another model of Anthropic's service. The model is not told of it.
+        AdvisorToolResult(ProviderResultBlock),
+        /// The result of a tool of another server. The model is not told of it.
+        McpToolResult(ProviderResultBlock),
+    }
 
-/// A block of a tool's answer.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesResultBlock)]
-pub enum ResultBlock {
-    /// A text of the tool.
-    Text(TextBlock),
-    /// An image of the tool.
-    Image(ImageBlock),
-    /// A document, as in a message.
-    Document(DocumentBlock),
-    /// What a search found.
-    SearchResult(SearchResultBlock),
-    /// The tabs of the client's browser. The model is shown them as JSON.
-    BrowserState(BrowserStateBlock),
-    /// A tool that the client's search found. It is offered from here on.
-    ToolReference(ToolReferenceBlock),
-}
+    /// A block of a tool's answer.
+    pub enum ResultBlock as MessagesResultBlock {
+        /// A text of the tool.
+        Text(TextBlock),
+        /// An image of the tool.
+        Image(ImageBlock),
+        /// A document, as in a message.
+        Document(DocumentBlock),
+        /// What a search found.
+        SearchResult(SearchResultBlock),
+        /// The tabs of the client's browser. The model is shown them as JSON.
+        BrowserState(BrowserStateBlock),
+        /// A tool that the client's search found. It is offered from here on.
+        ToolReference(ToolReferenceBlock),
+    }
 
-/// The file of an image.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesImageSource)]
-pub enum ImageSource {
-    /// The file itself.
-    Base64(ImageFile),
-    /// An address. Only an address that contains the file is served.
-    Url(ImageUrl),
-    /// A file that Anthropic's service keeps. It is refused, or left out of an earlier turn.
-    File(KeptFile),
-}
+    /// The file of an image.
+    pub enum ImageSource as MessagesImageSource {
+        /// The file itself.
+        Base64(ImageFile),
+        /// An address. Only an address that contains the file is served.
+        Url(ImageUrl),
+        /// A file that Anthropic's service keeps. It is refused, or left out of an earlier turn.
+        File(KeptFile),
+    }
 
-/// What a search for tools found.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesToolSearchContent)]
-pub enum ToolSearchContent {
-    /// The found tools.
-    ToolSearchToolSearchResult(FoundTools),
-    /// A search that failed.
-    ToolSearchToolResultError(ToolSearchError),
-}
+    /// What a search for tools found.
+    pub enum ToolSearchContent as MessagesToolSearchContent {
+        /// The found tools.
+        ToolSearchToolSearchResult(FoundTools),
+        /// A search that failed.
+        ToolSearchToolResultError(ToolSearchError),
+    }
 
-/// A tool that a search found.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesFoundTool)]
-pub enum FoundTool {
-    /// A tool of `tools`.
-    ToolReference(ToolReferenceBlock),
-}
+    /// A tool that a search found.
+    pub enum FoundTool as MessagesFoundTool {
+        /// A tool of `tools`.
+        ToolReference(ToolReferenceBlock),
+    }
 
-/// A tool that is added or removed.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesChangedTool)]
-pub enum ChangedTool {
-    /// A tool of `tools`, or one that was defined earlier in the conversation.
-    ToolReference(NamedTool),
-    /// A new tool. It can only be added.
-    ToolDefinition(DefinedTool),
-}
+    /// A tool that is added or removed.
+    pub enum ChangedTool as MessagesChangedTool {
+        /// A tool of `tools`, or one that was defined earlier in the conversation.
+        ToolReference(NamedTool),
+        /// A new tool. It can only be added.
+        ToolDefinition(DefinedTool),
+    }
 
-/// The content of a document.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesDocumentSource)]
-pub enum DocumentSource {
-    /// A file in base64. A file of text is served.
-    Base64(ImageFile),
-    /// A text, which is `data` as it is.
-    Text(ImageFile),
-    /// A text, or blocks.
-    Content(ContentSource),
-    /// An address. Only an address that contains a file of text is served.
-    Url(ImageUrl),
-    /// A file that Anthropic's service keeps.
-    File(KeptFile),
-}
+    /// The content of a document.
+    pub enum DocumentSource as MessagesDocumentSource {
+        /// A file in base64. A file of text is served.
+        Base64(ImageFile),
+        /// A text, which is `data` as it is.
+        Text(ImageFile),
+        /// A text, or blocks.
+        Content(ContentSource),
+        /// An address. Only an address that contains a file of text is served.
+        Url(ImageUrl),
+        /// A file that Anthropic's service keeps.
+        File(KeptFile),
+    }
 
-/// A block of a document.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = MessagesContentBlock)]
-pub enum ContentBlock {
-    /// A text of the document.
-    Text(TextBlock),
-    /// An image of the document, in its place among the texts.
-    Image(ImageBlock),
+    /// A block of a document.
+    pub enum ContentBlock as MessagesContentBlock {
+        /// A text of the document.
+        Text(TextBlock),
+        /// An image of the document, in its place among the texts.
+        Image(ImageBlock),
+    }
 }
 
 objects! {
@@ -413,16 +386,6 @@ objects! {
         /// The changes.
         #[schema(value_type = Option<Vec<Object>>)]
         pub edits: Option<Vec<AnyObject>>,
-    }
-
-    /// Options of a request that only this service has.
-    #[derive(Default)]
-    pub struct Extension {
-        /// The lane: `auto`, `plain` or `speculative`.
-        pub route: Option<String>,
-        /// Variables of the chat template.
-        #[schema(value_type = Option<Object>)]
-        pub template_arguments: Option<AnyObject>,
     }
 
     /// A document, which the model is shown as text.

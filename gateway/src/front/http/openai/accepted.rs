@@ -4,7 +4,7 @@
 //! that it knows and their default values. `skip_special_tokens` and `ignore_eos` are among them,
 //! and are served.
 
-use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
+use crate::front::http::accepted::{Accepted, LENGTHS, REASONING_DETAILS, TIERS, Values, accepted};
 
 /// The router for engines that speak as vLLM does (tried: 0.1.17).
 const VLLM_ROUTER: &str = "vllm-router";
@@ -30,48 +30,30 @@ pub const CHAT: &[Accepted] = &[
     accepted("return_hidden_states", Values::Boolean(false), VLLM_ROUTER),
     accepted("safety_identifier", Values::Any, "openai (Python)"),
     accepted("separate_reasoning", Values::Boolean(true), VLLM_ROUTER),
-    accepted(
-        "service_tier",
-        Values::Words(&["auto", "default", "flex", "priority", "scale"]),
-        "openai (Python); all requests have one tier",
-    ),
+    accepted("service_tier", TIERS, "openai (Python); all requests have one tier"),
     accepted("store", Values::Boolean(false), "opencode"),
     accepted("stream_reasoning", Values::Boolean(true), VLLM_ROUTER),
     accepted("user", Values::Any, "Open WebUI, opencode"),
-    accepted(
-        "verbosity",
-        Values::Words(&["low", "medium", "high"]),
-        "opencode, Codex CLI; the model is not told of it",
-    ),
+    accepted("verbosity", LENGTHS, "opencode, Codex CLI; the model is not told of it"),
     accepted("web_search_options", Values::Null, "openai (Python), where it is set to None"),
 ];
 
-/// Of a message of a conversation. Clients resend an assistant's message with all its fields.
+/// Of a message of a conversation. Clients resend an assistant's message with all its fields. Its
+/// text is whole without its sources (`annotations`) and its value in their language (`parsed`).
 pub const MESSAGE: &[Accepted] = &[
-    accepted(
-        "annotations",
-        Values::Any,
-        "openai (Python), in messages that it resends; the text is whole without its sources",
-    ),
+    accepted("annotations", Values::Any, "openai (Python), in messages that it resends"),
     accepted("audio", Values::Any, "openai (Python), in messages that it resends"),
     accepted("cache_control", Values::Any, "opencode"),
     accepted("function_call", Values::Null, "openai (Python), in messages that it resends"),
-    accepted(
-        "parsed",
-        Values::Any,
-        "openai (Python), in messages of `parse()`; the text has it, too",
-    ),
+    accepted("parsed", Values::Any, "openai (Python), in messages of `parse()`"),
     accepted("provider_specific_fields", Values::Any, "litellm, in messages that it resends"),
     REASONING_DETAILS,
     accepted("thinking_blocks", Values::Any, "litellm, in messages that it resends"),
 ];
 
-/// Of a called function.
-pub const CALLED: &[Accepted] = &[accepted(
-    "parsed_arguments",
-    Values::Any,
-    "openai (Python), in messages of `parse()` and `.stream()`; the arguments are there as text",
-)];
+/// Of a called function, whose arguments are there as text.
+pub const CALLED: &[Accepted] =
+    &[accepted("parsed_arguments", Values::Any, "openai (Python), of `parse()` and `.stream()`")];
 
 /// Of the fields that say whether the model thinks.
 pub const THINKING: &[Accepted] =

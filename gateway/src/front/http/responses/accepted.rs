@@ -1,7 +1,7 @@
 //! Fields of the Responses protocol that are accepted and not read, each with the client that sends
 //! it.
 
-use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
+use crate::front::http::accepted::{Accepted, LENGTHS, REASONING_DETAILS, TIERS, Values, accepted};
 
 /// Of a request. `store: true` would promise that a later request can name this one, and the service
 /// keeps none. Clients that resend the conversation send false or nothing.
@@ -18,34 +18,22 @@ pub const REQUEST: &[Accepted] = &[
     accepted("prompt_cache_options", Values::Any, "openai (Python)"),
     accepted("prompt_cache_retention", Values::Any, "openai (Python)"),
     accepted("safety_identifier", Values::Any, "openai (Python)"),
-    accepted(
-        "service_tier",
-        Values::Words(&["auto", "default", "flex", "priority", "scale"]),
-        "Codex CLI, openai (Python); all requests have one tier",
-    ),
+    accepted("service_tier", TIERS, "Codex CLI, openai (Python); all requests have one tier"),
     accepted("store", Values::Boolean(false), "Codex CLI"),
     accepted("stream_options", Values::Any, "Codex CLI; there is no obfuscation here"),
     accepted("user", Values::Any, "openai (Python)"),
 ];
 
-/// Of an item that a client resends.
+/// Of an item that a client resends. The arguments of a tool call are there as text.
 pub const ITEM: &[Accepted] = &[
     accepted("caller", Values::Any, "openai (Python), in items that it resends"),
     accepted("environment", Values::Any, "openai (Python), in calls of a shell that it resends"),
     accepted("id", Values::Any, "openai (Python), Codex CLI, in items that they resend"),
-    accepted(
-        "internal_chat_message_metadata_passthrough",
-        Values::Any,
-        "Codex CLI, in items that it resends",
-    ),
+    accepted("internal_chat_message_metadata_passthrough", Values::Any, "Codex CLI, in messages"),
     accepted("max_output_length", Values::Any, "openai (Python), in items of a shell"),
     accepted("name", Values::Any, "Codex CLI, in answers of tools; the tool call has the name"),
     accepted("namespace", Values::Any, "openai (Python), in answers of tools"),
-    accepted(
-        "parsed_arguments",
-        Values::Any,
-        "openai (Python), in tool calls of `parse()` that it resends; the arguments are there as text",
-    ),
+    accepted("parsed_arguments", Values::Any, "openai (Python), in tool calls of `parse()`"),
     accepted("phase", Values::Any, "Codex CLI, in messages that it resends"),
     REASONING_DETAILS,
     accepted("role", Values::Words(&["developer"]), "Codex CLI, in further tools"),
@@ -99,19 +87,12 @@ pub fn is_run_by_provider(kind: &str) -> bool {
     })
 }
 
-/// Of a text.
+/// Of a text. It is whole without its sources (`annotations`) and its value in the client's language
+/// (`parsed`).
 pub const TEXT: &[Accepted] = &[
-    accepted(
-        "annotations",
-        Values::Any,
-        "openai (Python), in messages that it resends; the text is whole without its sources",
-    ),
+    accepted("annotations", Values::Any, "openai (Python), in messages that it resends"),
     accepted("logprobs", Values::Any, "openai (Python), in messages that it resends"),
-    accepted(
-        "parsed",
-        Values::Any,
-        "openai (Python), in messages of `parse()` that it resends; the text has it, too",
-    ),
+    accepted("parsed", Values::Any, "openai (Python), in messages of `parse()`"),
     accepted("prompt_cache_breakpoint", Values::Any, "openai (Python)"),
 ];
 
@@ -153,8 +134,7 @@ pub const REASONING: &[Accepted] = &[
 ];
 
 /// Of the form of text.
-pub const TEXT_CONFIG: &[Accepted] =
-    &[accepted("verbosity", Values::Words(&["low", "medium", "high"]), "Codex CLI")];
+pub const TEXT_CONFIG: &[Accepted] = &[accepted("verbosity", LENGTHS, "Codex CLI")];
 
 /// Of a format of text.
 pub const FORMAT: &[Accepted] = &[

@@ -8,58 +8,16 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::accepted::{self, OTHER_SERVICES_ITEMS, is_run_by_provider};
-use crate::front::http::accepted::objects;
+use crate::front::http::accepted::{forms, objects};
 use crate::front::http::json::{AnyJson, AnyObject, ResentArguments};
 use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
+use crate::front::http::protocol::Extension;
 use crate::front::http::values::{TextOr, ToolChoice};
 
 /// An item of a conversation; `None` for one that another service made. The model is not shown it.
 #[derive(Clone, Debug, PartialEq, ToSchema)]
 #[schema(as = ResponsesInputItem)]
 pub struct InputItem(pub Option<Item>);
-
-/// An item by its type.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesItem)]
-pub enum Item {
-    /// A message.
-    Message(MessageItem),
-    /// A thought of the model.
-    Reasoning(ReasoningItem),
-    /// A tool call of a function.
-    FunctionCall(FunctionCallItem),
-    /// The answer of a function.
-    FunctionCallOutput(OutputItem),
-    /// A tool call with any text.
-    CustomToolCall(CustomToolCallItem),
-    /// The answer of such a tool.
-    CustomToolCallOutput(OutputItem),
-    /// Further tools.
-    AdditionalTools(AdditionalToolsItem),
-    /// A search for tools.
-    ToolSearchCall(ToolSearchCallItem),
-    /// The tools that it found.
-    ToolSearchOutput(ToolSearchOutputItem),
-    /// A command of a shell, as a tool call of `local_shell`.
-    LocalShellCall(ShellCallItem),
-    /// Its output.
-    LocalShellCallOutput(ShellOutputItem),
-    /// Commands of a shell, as a tool call of `shell`.
-    ShellCall(ShellCallItem),
-    /// Their output.
-    ShellCallOutput(ShellOutputItem),
-    /// A change of a file, as a tool call of `apply_patch`.
-    ApplyPatchCall(ShellCallItem),
-    /// What became of it.
-    ApplyPatchCallOutput(ShellOutputItem),
-    /// The name of an item that another service keeps. It is refused.
-    ItemReference(RefusedItem),
-    /// An order to compact the conversation. It is refused.
-    CompactionTrigger(RefusedItem),
-    /// A change of the request's fields. It is refused.
-    ConfigurationUpdate(RefusedItem),
-}
 
 impl<'de> Deserialize<'de> for InputItem {
     /// A message may come without its type.
@@ -76,25 +34,6 @@ impl<'de> Deserialize<'de> for InputItem {
     }
 }
 
-/// A part of a message or of a tool's answer.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesPart)]
-pub enum ResponsesPart {
-    /// Text of a person or a tool.
-    InputText(TextPart),
-    /// Text of the model.
-    OutputText(TextPart),
-    /// Text of the model in which it refuses.
-    Refusal(RefusalPart),
-    /// An image.
-    InputImage(ImagePart),
-    /// A file. A file of text is served; another is refused, or left out of an earlier turn.
-    InputFile(FilePart),
-    /// A sound. It is refused, or left out of an earlier turn.
-    InputAudio(AudioPart),
-}
-
 /// A tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tool {
@@ -102,21 +41,6 @@ pub enum Tool {
     Client(ClientTool),
     /// A tool that OpenAI's service runs, such as a search of the web. The model is not told of it.
     Provider(AnyObject),
-}
-
-/// A tool that the client runs, by its type.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesTool)]
-pub enum ClientTool {
-    /// A function.
-    Function(FunctionTool),
-    /// A tool that takes any text.
-    Custom(CustomTool),
-    /// A group of tools.
-    Namespace(NamespaceTool),
-    /// A search for tools that are deferred.
-    ToolSearch(ToolSearchTool),
 }
 
 impl<'de> Deserialize<'de> for Tool {
@@ -132,28 +56,6 @@ impl<'de> Deserialize<'de> for Tool {
     }
 }
 
-/// The form of a custom tool's text.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesCustomFormat)]
-pub enum CustomFormat {
-    /// Any text.
-    Text(PlainFormat),
-    /// Text of a grammar. The model is told of it and not held to it.
-    Grammar(GrammarFormat),
-}
-
-/// A tool of a group.
-#[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[schema(as = ResponsesGroupedTool)]
-pub enum GroupedTool {
-    /// A function.
-    Function(FunctionTool),
-    /// A tool that takes any text.
-    Custom(CustomTool),
-}
-
 impl TextFormat {
     /// The format as the answer repeats it.
     pub fn repeated(&self) -> Value {
@@ -164,6 +66,92 @@ impl TextFormat {
         repeated.extend(schema);
         repeated.extend(rest.0.clone());
         Value::Object(repeated)
+    }
+}
+
+forms! {
+    /// An item by its type.
+    pub enum Item as ResponsesItem {
+        /// A message.
+        Message(MessageItem),
+        /// A thought of the model.
+        Reasoning(ReasoningItem),
+        /// A tool call of a function.
+        FunctionCall(FunctionCallItem),
+        /// The answer of a function.
+        FunctionCallOutput(OutputItem),
+        /// A tool call with any text.
+        CustomToolCall(CustomToolCallItem),
+        /// The answer of such a tool.
+        CustomToolCallOutput(OutputItem),
+        /// Further tools.
+        AdditionalTools(AdditionalToolsItem),
+        /// A search for tools.
+        ToolSearchCall(ToolSearchCallItem),
+        /// The tools that it found.
+        ToolSearchOutput(ToolSearchOutputItem),
+        /// A command of a shell, as a tool call of `local_shell`.
+        LocalShellCall(ShellCallItem),
+        /// Its output.
+        LocalShellCallOutput(ShellOutputItem),
+        /// Commands of a shell, as a tool call of `shell`.
+        ShellCall(ShellCallItem),
+        /// Their output.
+        ShellCallOutput(ShellOutputItem),
+        /// A change of a file, as a tool call of `apply_patch`.
+        ApplyPatchCall(ShellCallItem),
+        /// What became of it.
+        ApplyPatchCallOutput(ShellOutputItem),
+        /// The name of an item that another service keeps. It is refused.
+        ItemReference(RefusedItem),
+        /// An order to compact the conversation. It is refused.
+        CompactionTrigger(RefusedItem),
+        /// A change of the request's fields. It is refused.
+        ConfigurationUpdate(RefusedItem),
+    }
+
+    /// A part of a message or of a tool's answer.
+    pub enum ResponsesPart as ResponsesPart {
+        /// Text of a person or a tool.
+        InputText(TextPart),
+        /// Text of the model.
+        OutputText(TextPart),
+        /// Text of the model in which it refuses.
+        Refusal(RefusalPart),
+        /// An image.
+        InputImage(ImagePart),
+        /// A file. A file of text is served; another is refused, or left out of an earlier turn.
+        InputFile(FilePart),
+        /// A sound. It is refused, or left out of an earlier turn.
+        InputAudio(AudioPart),
+    }
+
+    /// A tool that the client runs, by its type.
+    pub enum ClientTool as ResponsesTool {
+        /// A function.
+        Function(FunctionTool),
+        /// A tool that takes any text.
+        Custom(CustomTool),
+        /// A group of tools.
+        Namespace(NamespaceTool),
+        /// A search for tools that are deferred.
+        ToolSearch(ToolSearchTool),
+    }
+
+    /// The form of a custom tool's text.
+    pub enum CustomFormat as ResponsesCustomFormat {
+        /// Any text.
+        Text(PlainFormat),
+        /// Text of a grammar. The model is told of it and not held to it.
+        Grammar(GrammarFormat),
+    }
+
+    /// A tool of a group.
+    pub enum GroupedTool as ResponsesGroupedTool {
+        /// A function.
+        Function(FunctionTool),
+        /// A tool that takes any text.
+        Custom(CustomTool),
     }
 }
 
@@ -428,16 +416,6 @@ objects! {
         pub schema: Option<AnyJson>,
         /// The schema's name. The model is not told of it.
         pub name: Option<String>,
-    }
-
-    /// Options of a request that only this service has.
-    #[derive(Default)]
-    pub struct Extension {
-        /// The lane: `auto`, `plain` or `speculative`.
-        pub route: Option<String>,
-        /// Variables of the chat template.
-        #[schema(value_type = Option<Object>)]
-        pub template_arguments: Option<AnyObject>,
     }
 
     /// A file, which the model is shown as text.

@@ -12,13 +12,13 @@ use super::conversation::{OpenMessage, Turns};
 use super::error::ERROR_CODE;
 use super::tools::offered;
 use super::types::{
-    ContextManagement, Extension, MessagesRequest, OutputConfig, OutputFormat, SystemBlock,
-    Thinking, ToolChoice,
+    ContextManagement, MessagesRequest, OutputConfig, OutputFormat, SystemBlock, Thinking,
+    ToolChoice,
 };
 use crate::front::http::accepted::{Rest, check, quoted_value};
 use crate::front::http::error::{FieldName, FieldPaths};
 use crate::front::http::number::{Count, MaxTokens, TopK};
-use crate::front::http::protocol::{AllowedToolCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded, Extension};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted, refuse};

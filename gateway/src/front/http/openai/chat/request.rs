@@ -1,8 +1,7 @@
 //! The request of `/v1/chat/completions`.
 
 use paceline_vocabulary::sampling::SamplingWish;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,7 +15,7 @@ use crate::front::http::openai::accepted;
 use crate::front::http::openai::params::{
     Extension, StreamOptions, biases, one_penalty, with_parameters,
 };
-use crate::front::http::values::{TextOr, ToolChoice};
+use crate::front::http::values::{TextOr, TextOrObject, ToolChoice};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::params::GenerationParams;
@@ -103,30 +102,11 @@ pub enum ImageSource {
 
 impl<'de> Deserialize<'de> for ImageSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ImageVisitor)
-    }
-}
-
-/// Reads either form of an image. An error inside the object keeps its path.
-struct ImageVisitor;
-
-impl<'de> Visitor<'de> for ImageVisitor {
-    type Value = ImageSource;
-
-    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("an address or an object with a url")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, address: &str) -> Result<ImageSource, E> {
-        Ok(ImageSource::Address(address.to_owned()))
-    }
-
-    fn visit_string<E: serde::de::Error>(self, address: String) -> Result<ImageSource, E> {
-        Ok(ImageSource::Address(address))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ImageSource, A::Error> {
-        ImageAddress::deserialize(MapAccessDeserializer::new(map)).map(ImageSource::Object)
+        deserializer.deserialize_any(TextOrObject {
+            expected: "an address or an object with a url",
+            text: ImageSource::Address,
+            object: ImageSource::Object,
+        })
     }
 }
 

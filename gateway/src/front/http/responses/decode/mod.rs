@@ -14,17 +14,16 @@ use super::accepted;
 use super::parts::{parts, said};
 use super::tools::{SEARCH, Tools, custom_arguments, model_name};
 use super::types::{
-    AdditionalToolsItem, CustomToolCallItem, Extension, FunctionCallItem, InputItem, Item,
-    MessageItem, OutputItem, Reasoning, ReasoningItem, ReasoningText, ResponsesRequest,
-    ShellCallItem, ShellOutputItem, TextConfig, TextFormat, ToolSearchCallItem,
-    ToolSearchOutputItem,
+    AdditionalToolsItem, CustomToolCallItem, FunctionCallItem, InputItem, Item, MessageItem,
+    OutputItem, Reasoning, ReasoningItem, ReasoningText, ResponsesRequest, ShellCallItem,
+    ShellOutputItem, TextConfig, TextFormat, ToolSearchCallItem, ToolSearchOutputItem,
 };
 use crate::front::effort::{ENABLE_THINKING, Thoughts};
 use crate::front::http::accepted::check;
 use crate::front::http::error::{FieldName, FieldPaths, MessagePath};
 use crate::front::http::files::Turn;
 use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
-use crate::front::http::protocol::{AllowedToolCalls, Decoded};
+use crate::front::http::protocol::{AllowedToolCalls, Decoded, Extension};
 use crate::front::http::values::{self, TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
 use crate::inference::error::{InferenceError, quoted, refuse};
