@@ -167,11 +167,11 @@ objects! {
         pub top_p: Option<f32>,
         /// Tools that the model may call.
         pub tools: Option<Vec<Tool>>,
-        /// Whether it may.
+        /// Whether the model calls a tool, and which one.
         pub tool_choice: Option<ToolChoice>,
         /// Whether the model thinks before it answers.
         pub thinking: Option<Thinking>,
-        /// How much it thinks.
+        /// How much the model thinks, and the form of its answer.
         pub output_config: Option<OutputConfig>,
         /// Changes of the conversation by the service. Only those that change nothing are accepted.
         pub context_management: Option<ContextManagement>,
@@ -179,7 +179,7 @@ objects! {
         pub paceline: Option<Extension>,
     }
 
-    /// A message.
+    /// One message of the conversation, with its role and its content.
     pub struct Message as MessagesMessage accepts MESSAGE {
         /// `user`, `assistant` or `system`.
         pub role: String,
@@ -199,7 +199,7 @@ objects! {
 
     /// A text of the system prompt, a message, a document or a tool's answer.
     pub struct TextBlock as MessagesTextBlock accepts TEXT {
-        /// The text.
+        /// Text that the model is shown as it is.
         pub text: String,
     }
 
@@ -229,7 +229,7 @@ objects! {
         pub url: String,
     }
 
-    /// A thought.
+    /// A thought of an earlier answer, which the client resends.
     pub struct ThinkingBlock as MessagesThinkingBlock accepts THINKING {
         /// Text of the thought.
         pub thinking: String,
@@ -299,7 +299,7 @@ objects! {
         pub definition: Box<Tool>,
     }
 
-    /// A tool call.
+    /// A tool call of an earlier answer, with its arguments.
     pub struct ToolUseBlock as MessagesToolUseBlock accepts TOOL_USE {
         /// Id of the tool call.
         pub id: String,
@@ -320,7 +320,7 @@ objects! {
         pub is_error: Option<bool>,
     }
 
-    /// A tool.
+    /// A tool that the model may call, with the schema of its arguments.
     pub struct Tool as MessagesTool accepts TOOL {
         /// Name of the tool.
         pub name: Option<String>,
@@ -383,7 +383,7 @@ objects! {
 
     /// Changes of the conversation by the service.
     pub struct ContextManagement as MessagesContextManagement {
-        /// The changes.
+        /// Edits of the conversation. Only the one that keeps all thoughts is accepted.
         #[schema(value_type = Option<Vec<Object>>)]
         pub edits: Option<Vec<AnyObject>>,
     }

@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for ImageSource {
 /// Whether, or how much, the model thinks, as Ollama's clients say it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Think {
-    /// Whether.
+    /// Whether the model thinks.
     Switch(bool),
     /// How much: `low`, `medium` or `high`.
     Effort(String),
@@ -205,10 +205,10 @@ objects! {
     /// A tool that the model may call.
     #[derive(Default)]
     pub struct ChatTool accepts TOOL {
-        /// `function`.
+        /// `function`, the one type of tools that is served.
         #[serde(rename = "type")]
         pub kind: String,
-        /// The function.
+        /// Function that the model may call.
         pub function: Option<ChatFunction>,
     }
 
@@ -231,7 +231,7 @@ objects! {
     pub struct ChatToolCall accepts TOOL_CALL {
         /// Id of the tool call.
         pub id: String,
-        /// `function`.
+        /// `function`, the one type of tool calls that is served; the same without a type.
         #[serde(rename = "type")]
         pub kind: Option<String>,
         /// Function that was called.
@@ -286,7 +286,7 @@ objects! {
     /// Whether, or how much, the model thinks, as clients of OpenRouter say it.
     #[derive(Default)]
     pub struct ReasoningSwitch accepts REASONING {
-        /// Whether.
+        /// Whether the model thinks.
         pub enabled: Option<bool>,
         /// How much: a word of `reasoning_effort`.
         pub effort: Option<String>,
@@ -297,7 +297,7 @@ objects! {
     /// Whether a stream ends with the request's tokens, as clients of OpenRouter say it.
     #[derive(Default)]
     pub struct UsageSwitch {
-        /// Whether it does.
+        /// Whether the last chunk of the stream has the tokens of the request.
         pub include: Option<bool>,
     }
 }
