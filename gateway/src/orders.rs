@@ -8,7 +8,7 @@ use paceline_process::clock::unix_seconds;
 use paceline_process::task;
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::upstream::Upstream;
 use crate::lock::lock;
 use crate::service_report::orders::{OrderReport, OrderSubject, ServiceOrder};
@@ -42,11 +42,7 @@ impl OrderBook {
     ///
     /// # Errors
     /// An earlier order of the same process is not done yet.
-    pub fn begin(
-        self: &Arc<Self>,
-        order: ServiceOrder,
-        source: String,
-    ) -> Result<OrderReport, InferenceError> {
+    pub fn begin(self: &Arc<Self>, order: ServiceOrder, source: String) -> Result<OrderReport> {
         let report = lock(&self.table).enter(&order, unix_seconds())?;
         tracing::info!(
             order = report.order,
@@ -76,7 +72,7 @@ impl OrderBook {
 }
 
 impl Table {
-    fn enter(&mut self, order: &ServiceOrder, now: i64) -> Result<OrderReport, InferenceError> {
+    fn enter(&mut self, order: &ServiceOrder, now: i64) -> Result<OrderReport> {
         let subject = order.subject();
         let row = &mut self.rows[subject.index()];
         if let Some(open) = row.as_ref().filter(|row| row.state == RUNNING) {
@@ -101,7 +97,7 @@ impl Table {
         Ok(report)
     }
 
-    fn end(&mut self, subject: OrderSubject, outcome: Result<(), InferenceError>, now: i64) {
+    fn end(&mut self, subject: OrderSubject, outcome: Result<()>, now: i64) {
         let Some(report) = &mut self.rows[subject.index()] else { return };
         report.ended = Some(now);
         report.state = if outcome.is_ok() { "done" } else { "failed" };

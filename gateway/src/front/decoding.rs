@@ -4,7 +4,7 @@
 //! messages have them in turn.
 
 use crate::inference::Sender;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::turns::seats::Seats;
 
 /// Bytes of a large message. Its decoding takes a millisecond and more.
@@ -35,8 +35,8 @@ impl Decoding {
         &self,
         sender: Sender,
         bytes: usize,
-        work: impl FnOnce() -> Result<T, InferenceError> + Send + 'static,
-    ) -> Result<T, InferenceError> {
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let seats = match bytes {
             0..LARGE_BYTES => return work(),
             LARGE_BYTES..=HUGE_BYTES => &self.large,

@@ -4,7 +4,7 @@
 use paceline_text::prompt::conversation::Effort;
 use serde_json::{Map, Value};
 
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{Result, refuse};
 
 /// The variable of published templates that switches thinking on and off.
 pub(crate) const ENABLE_THINKING: &str = "enable_thinking";
@@ -42,7 +42,7 @@ impl Wish {
         &self,
         field: &str,
         mut variables: Map<String, Value>,
-    ) -> Result<Thoughts, InferenceError> {
+    ) -> Result<Thoughts> {
         let (name, value) = match self {
             Wish::Off => (ENABLE_THINKING, Value::Bool(false)),
             Wish::On => (ENABLE_THINKING, Value::Bool(true)),

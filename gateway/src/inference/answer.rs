@@ -34,7 +34,7 @@ use tracing::Instrument;
 
 use super::admission::{QueuePlace, RequestSlot};
 use super::deadline::{BACKSTOP, Deadline};
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 use super::journal::{Journal, JournalSpace, replay_lost};
 use super::params::GenerationParams;
 use super::record::Record;
@@ -215,7 +215,7 @@ impl Answer {
     ///
     /// # Errors
     /// The first error of a sample.
-    pub(super) async fn open(&mut self) -> Result<(), InferenceError> {
+    pub(super) async fn open(&mut self) -> Result<()> {
         self.submit_waiting();
         let first = std::future::poll_fn(|context| self.poll_batch(context)).await;
         self.first = first.transpose().map_err(|error| self.with_tokens(error))?;
@@ -233,7 +233,7 @@ impl Answer {
     }
 
     /// The next event, then the error that ends the answer if one does, then nothing.
-    pub async fn next(&mut self) -> Option<Result<AnswerEvent, InferenceError>> {
+    pub async fn next(&mut self) -> Option<Result<AnswerEvent>> {
         let span = self.span.clone();
         let step = AssertUnwindSafe(self.step()).catch_unwind();
         let guarded = async {
@@ -247,7 +247,7 @@ impl Answer {
         next
     }
 
-    async fn step(&mut self) -> Option<Result<AnswerEvent, InferenceError>> {
+    async fn step(&mut self) -> Option<Result<AnswerEvent>> {
         loop {
             if self.ended {
                 return None;
@@ -284,7 +284,7 @@ impl Answer {
     }
 
     /// The next batch, within the answer's bounds; `None` when all samples are over.
-    async fn batch(&mut self) -> Option<Result<SampleBatch, InferenceError>> {
+    async fn batch(&mut self) -> Option<Result<SampleBatch>> {
         let cancel = self.cancel.clone();
         let cancelled = std::pin::pin!(cancel.cancelled());
         let mut cancelled = cancelled.fuse();
@@ -302,10 +302,7 @@ impl Answer {
         .await
     }
 
-    fn poll_batch(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<SampleBatch, InferenceError>>> {
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<SampleBatch>>> {
         let count = self.samples.len();
         let mut again = true;
         while std::mem::take(&mut again) {
@@ -377,7 +374,7 @@ impl Answer {
     ///
     /// # Errors
     /// The sample cannot go on.
-    fn interrupted(&mut self, at: usize, error: InferenceError) -> Result<(), InferenceError> {
+    fn interrupted(&mut self, at: usize, error: InferenceError) -> Result<()> {
         let sample = &mut self.samples[at];
         if sample.gives_up() {
             return Err(error);
@@ -392,7 +389,7 @@ impl Answer {
         Ok(())
     }
 
-    fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>, InferenceError> {
+    fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>> {
         let SampleBatch { sample, mut batch } = next;
         let finished = batch.done.is_some();
         if let Some(texts) = &mut self.texts {

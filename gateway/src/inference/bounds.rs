@@ -3,7 +3,7 @@
 
 use std::num::NonZero;
 
-use super::error::{InferenceError, quoted, refuse};
+use super::error::{InferenceError, Result, quoted, refuse};
 
 /// Most samples of one request.
 pub const MAX_SAMPLES: u32 = 16;
@@ -27,7 +27,7 @@ impl SampleCount {
     ///
     /// # Errors
     /// More than may be.
-    pub fn checked(asked: u32) -> Result<Self, InferenceError> {
+    pub fn checked(asked: u32) -> Result<Self> {
         if asked > MAX_SAMPLES {
             return refuse("samples", format!("at most {MAX_SAMPLES}"), asked);
         }
@@ -43,7 +43,7 @@ impl SampleCount {
     ///
     /// # Errors
     /// More prompts than may be.
-    pub fn of_prompts(self, prompts: usize) -> Result<Self, InferenceError> {
+    pub fn of_prompts(self, prompts: usize) -> Result<Self> {
         check_elements("prompt", prompts, MAX_PROMPTS)?;
         let prompts = u32::try_from(prompts).ok().and_then(NonZero::new);
         Ok(Self(self.0.saturating_mul(prompts.unwrap_or(NonZero::<u32>::MIN))))
@@ -66,7 +66,7 @@ impl Default for SampleCount {
 ///
 /// # Errors
 /// More than `limit`.
-pub fn check_elements(field: &str, found: usize, limit: u32) -> Result<(), InferenceError> {
+pub fn check_elements(field: &str, found: usize, limit: u32) -> Result<()> {
     if found <= limit as usize {
         return Ok(());
     }
@@ -79,7 +79,7 @@ pub fn check_elements(field: &str, found: usize, limit: u32) -> Result<(), Infer
 ///
 /// # Errors
 /// The first that cannot be one, or too many of them.
-pub(super) fn stops(stops: &[String]) -> Result<(), InferenceError> {
+pub(super) fn stops(stops: &[String]) -> Result<()> {
     const FIELD: &str = "limits.stop";
     if stops.len() > MAX_STOPS {
         return refuse(FIELD, format!("at most {MAX_STOPS} strings"), stops.len());

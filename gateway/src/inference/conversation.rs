@@ -13,7 +13,7 @@ use paceline_text::prompt::conversation::{
 use serde_json::{Map, Value};
 
 use super::bounds::check_elements;
-use super::error::{InferenceError, quoted, refuse};
+use super::error::{InferenceError, Result, quoted, refuse};
 use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
 
 /// Longest tool name in bytes: as long as clients of the Messages protocol may send.
@@ -23,7 +23,7 @@ const MAX_TOOL_NAME: usize = 128;
 ///
 /// # Errors
 /// The first field that cannot be served.
-pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
+pub(super) fn check(input: ConversationInput) -> Result<Conversation> {
     let ConversationInput { messages, tools, calls, template_arguments, effort } = input;
     check_elements("tools", tools.len(), limits::MAX_TOOLS)?;
     check_tool_call_rule(&calls, &tools)?;
@@ -67,7 +67,7 @@ pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceE
 }
 
 /// Checks how many elements a conversation has. The strict codec of gRPC has checked the same.
-fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
+fn check_lengths(messages: &[MessageInput]) -> Result<()> {
     check_elements("messages", messages.len(), limits::MAX_TURNS)?;
     let mut all = messages.len();
     for (at, message) in messages.iter().enumerate() {
@@ -80,7 +80,7 @@ fn check_lengths(messages: &[MessageInput]) -> Result<(), InferenceError> {
 }
 
 /// Checks that a tool that must be called is offered.
-fn check_tool_call_rule(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<(), InferenceError> {
+fn check_tool_call_rule(calls: &ToolCallRule, tools: &[ToolInput]) -> Result<()> {
     const FIELD: &str = "tool_choice";
     match calls {
         ToolCallRule::Required if tools.is_empty() => refuse(FIELD, "tools to choose from", "none"),
@@ -97,7 +97,7 @@ fn checked_message(
     message: MessageInput,
     images: &mut Vec<EncodedImage>,
     json: &mut JsonBudget,
-) -> Result<Message, InferenceError> {
+) -> Result<Message> {
     let MessageInput { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
     let role = Role::from_word(&word).ok_or_else(|| {
@@ -155,18 +155,14 @@ fn content_part(
     ContentPart::Image(images.len() - 1)
 }
 
-fn tool_call(
-    field: &str,
-    call: ToolCallInput,
-    json: &mut JsonBudget,
-) -> Result<ToolCall, InferenceError> {
+fn tool_call(field: &str, call: ToolCallInput, json: &mut JsonBudget) -> Result<ToolCall> {
     let ToolCallInput { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
     let arguments = json.tool_call_arguments(&format!("{field}.arguments"), &arguments)?;
     Ok(ToolCall { id, name, arguments })
 }
 
-fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, InferenceError> {
+fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>> {
     let (mut offered, mut names) = (Vec::new(), HashSet::new());
     for (at, tool) in tools.into_iter().enumerate() {
         let ToolInput { name, description, parameters, strict, path: _ } = tool;
@@ -201,7 +197,7 @@ fn offered(tools: Vec<ToolInput>, json: &mut JsonBudget) -> Result<Vec<Tool>, In
     Ok(offered)
 }
 
-fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
+fn check_name(field: &str, name: &str) -> Result<()> {
     let plain =
         name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
     if plain && !name.is_empty() && name.len() <= MAX_TOOL_NAME {
@@ -215,10 +211,7 @@ fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
 }
 
 /// The variables a request sets.
-fn arguments(
-    given: &JsonInput,
-    json: &mut JsonBudget,
-) -> Result<Map<String, Value>, InferenceError> {
+fn arguments(given: &JsonInput, json: &mut JsonBudget) -> Result<Map<String, Value>> {
     const FIELD: &str = "template_arguments";
     let arguments = json.object(FIELD, given)?;
     match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {

@@ -16,6 +16,9 @@ use paceline_vocabulary::{Reason, chain};
 
 use crate::images::ImageError;
 
+/// What may end with an [`InferenceError`].
+pub type Result<T, E = InferenceError> = std::result::Result<T, E>;
+
 /// Pause that a client is asked for before it tries again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -121,11 +124,7 @@ impl InferenceError {
 ///
 /// # Errors
 /// Always: [`InferenceError::invalid`].
-pub fn refuse<T>(
-    field: &str,
-    expected: impl Display,
-    found: impl Display,
-) -> Result<T, InferenceError> {
+pub fn refuse<T>(field: &str, expected: impl Display, found: impl Display) -> Result<T> {
     Err(InferenceError::invalid(field, expected, found))
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::{Generation, TextForm};
 
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 use super::labels::resumed_id;
 use crate::images::StoredImages;
 
@@ -119,7 +119,7 @@ impl Journal {
         sent: &[u32],
         resumed: u32,
         images: Option<&mut StoredImages>,
-    ) -> Result<Generation, InferenceError> {
+    ) -> Result<Generation> {
         let gone = || InferenceError::bug("the only sample of a request was submitted twice");
         if self.samples == 1 && self.hold.is_none() {
             return self.generation.take().ok_or_else(gone);

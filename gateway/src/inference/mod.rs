@@ -71,7 +71,7 @@ use crate::turns::Party;
 use admission::{Backlog, ByteBudget, ByteHold, RequestSlot};
 use answer::{Answer, AnswerBounds, Destination};
 use deadline::Deadline;
-use error::{InferenceError, refuse};
+use error::{InferenceError, Result, refuse};
 use fit::{ModelContext, check_model};
 use input::RequestInput;
 use journal::JournalSpace;
@@ -235,7 +235,7 @@ impl Inference {
     ///
     /// # Errors
     /// The first field that cannot be served.
-    pub fn check(&self, input: RequestInput) -> Result<Request, InferenceError> {
+    pub fn check(&self, input: RequestInput) -> Result<Request> {
         let ServedLanguage { language, version, .. } = self.languages.now();
         let reserved = ReservedTokens::new(language.images.as_deref());
         let request = request::check(input, reserved)?;
@@ -246,12 +246,12 @@ impl Inference {
     ///
     /// # Errors
     /// Why it would not be.
-    pub fn served(&self) -> Result<Served, InferenceError> {
+    pub fn served(&self) -> Result<Served> {
         self.with_language(self.standing.borrow().serving()?)
     }
 
     /// The context is the operator's, if that is shorter than the model's.
-    fn with_language(&self, mut serving: Serving) -> Result<Served, InferenceError> {
+    fn with_language(&self, mut serving: Serving) -> Result<Served> {
         let context = serving.model.context_length;
         serving.model.context_length = self.limits.context_tokens.or(context).min(context);
         match self.languages.of(&serving.model) {
@@ -279,7 +279,7 @@ impl Inference {
     ///
     /// # Errors
     /// Why the service does not serve.
-    pub(crate) async fn service(&self) -> Result<Served, InferenceError> {
+    pub(crate) async fn service(&self) -> Result<Served> {
         let mut standing = self.standing.clone();
         let most = Duration::from_secs(self.limits.queue_wait_s);
         let until = Deadline::new(monotonic_ns(), most, None);
@@ -323,7 +323,7 @@ impl Inference {
         party: &Party,
         mut source: Source,
         field: &'static str,
-    ) -> Result<Prompt, InferenceError> {
+    ) -> Result<Prompt> {
         let encoded = source.take_images();
         let earlier = match &source {
             Source::Chat(conversation) => truncation::earlier_images(&conversation.messages),
@@ -357,12 +357,12 @@ impl Inference {
         party: &Party,
         whole: &Conversation,
         params: &GenerationParams,
-    ) -> Result<Prompt, InferenceError> {
+    ) -> Result<Prompt> {
         let made = async |conversation: Conversation| {
             self.prompt(context, party, Source::Chat(conversation), "messages").await
         };
         let whole_prompt = made(whole.clone()).await;
-        let fits = |made: &Result<Prompt, InferenceError>, most: u32| match made {
+        let fits = |made: &Result<Prompt>, most: u32| match made {
             Ok(prompt) => prompt.tokens() <= u64::from(most),
             Err(error) => error.kind != Reason::PromptTooLong,
         };
@@ -391,7 +391,7 @@ impl Inference {
         party: &Party,
         labels: RequestLabels,
         record: &mut Record,
-    ) -> Result<Prepared, InferenceError> {
+    ) -> Result<Prepared> {
         let Served { serving, language: ServedLanguage { language, version, .. } } = &served;
         let field = request.prompt_field();
         let Request { source, params, language: checked } = request;
@@ -455,7 +455,7 @@ impl Inference {
         key: KeyId,
         deadline: Deadline,
         record: &mut Record,
-    ) -> Result<Answer, InferenceError> {
+    ) -> Result<Answer> {
         let served = self.service().await?;
         self.backlog.check(key, served.serving.term)?;
         record.span.set("paceline.model", served.serving.model.name.as_str());
@@ -509,7 +509,7 @@ impl Inference {
 }
 
 /// Constraints of the answer.
-fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm, InferenceError> {
+fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm> {
     let text = params.form.clone();
     let form = match (source, &params.channels) {
         (Source::Chat(conversation), _) => AnswerForm::of_conversation(text, conversation),

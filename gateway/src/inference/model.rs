@@ -4,7 +4,7 @@ use paceline_text::prompt::Template;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
 
-use super::error::InferenceError;
+use super::error::Result;
 use super::fit::check_model;
 use super::{Inference, Served};
 use crate::images::limits_of;
@@ -41,7 +41,7 @@ impl Inference {
     ///
     /// # Errors
     /// Another model is served, or none now.
-    pub fn model(&self, asked: &str) -> Result<ModelDescription, InferenceError> {
+    pub fn model(&self, asked: &str) -> Result<ModelDescription> {
         let Served { serving, language } = self.served()?;
         let (model, language) = (serving.model, language.language);
         check_model(asked, &model)?;

@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use super::admission::RequestSlot;
 use super::deadline::{BACKSTOP, Deadline};
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 use super::labels::RequestLabels;
 use super::record::Record;
 use super::request::Request;
@@ -66,10 +66,7 @@ impl OpenRequest {
     ///
     /// # Errors
     /// Those of `work`, which end the request; the request's time is over.
-    pub async fn within<T>(
-        &mut self,
-        work: impl Future<Output = Result<T, InferenceError>>,
-    ) -> Result<T, InferenceError> {
+    pub async fn within<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let checking = self.record.span.child("check");
         let done = bounded(&self.inference, self.deadline, &self.request_id, work).await;
         drop(checking);
@@ -84,7 +81,7 @@ impl OpenRequest {
     ///
     /// # Errors
     /// Why the request is refused; why it ended before its first token.
-    pub async fn answer(self, request: Request) -> Result<AnswerStream, InferenceError> {
+    pub async fn answer(self, request: Request) -> Result<AnswerStream> {
         let Self { inference, request_id, deadline, mut record, principal, slot, sender } = self;
         let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, principal.as_ref());
         let key = principal.map_or(KeyId::NONE, |principal| principal.id);
@@ -106,7 +103,7 @@ impl OpenRequest {
     ///
     /// # Errors
     /// Those that the request would meet before it is submitted.
-    pub async fn count(self, request: Request) -> Result<TokenCount, InferenceError> {
+    pub async fn count(self, request: Request) -> Result<TokenCount> {
         let Self { inference, request_id, deadline, mut record, slot: _slot, sender, .. } = self;
         let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
         let counting = async {
@@ -130,8 +127,8 @@ async fn bounded<T>(
     inference: &Inference,
     deadline: Deadline,
     request_id: &RequestId,
-    work: impl Future<Output = Result<T, InferenceError>>,
-) -> Result<T, InferenceError> {
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let guarded = async {
         tokio::select! {
             biased;

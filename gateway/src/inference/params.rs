@@ -9,7 +9,7 @@ use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule, SamplingWish};
 
 use super::bounds::{self, SampleCount};
-use super::error::{InferenceError, refuse};
+use super::error::{Result, refuse};
 
 /// Largest bias, and with the other sign the smallest.
 pub const MAX_BIAS: f32 = 100.0;
@@ -81,7 +81,7 @@ impl GenerationParams {
     ///
     /// # Errors
     /// The first field that is out of its range.
-    pub(super) fn check(self) -> Result<Self, InferenceError> {
+    pub(super) fn check(self) -> Result<Self> {
         if self.max_tokens == Some(0) {
             return refuse("limits.max_tokens", "at least 1", "0");
         }
@@ -111,7 +111,7 @@ impl GenerationParams {
     ///
     /// # Errors
     /// The client has it go on, or not end before a number of tokens.
-    pub(super) fn check_held(&self) -> Result<(), InferenceError> {
+    pub(super) fn check_held(&self) -> Result<()> {
         const WHY: &str = "because an answer that is held to a form ends where the form does";
         if self.ignore_eos {
             return refuse("limits.ignore_eos", format!("false, {WHY}"), "true");
@@ -127,7 +127,7 @@ impl GenerationParams {
     ///
     /// # Errors
     /// The first field that does not fit the model.
-    pub(super) fn check_fit(&self, vocab_size: u32, max_tokens: u32) -> Result<(), InferenceError> {
+    pub(super) fn check_fit(&self, vocab_size: u32, max_tokens: u32) -> Result<()> {
         let biased = self.logit_bias.iter().map(|one| one.token_id).enumerate();
         let biased = biased.map(|(at, id)| (format!("sampling.logit_bias[{at}].token_id"), id));
         let stops = self.stop_token_ids.iter().copied().enumerate();
@@ -155,7 +155,7 @@ impl GenerationParams {
     }
 
     /// Checks the parameters by which tokens are chosen.
-    fn check_sampling(&self) -> Result<(), InferenceError> {
+    fn check_sampling(&self) -> Result<()> {
         if let Err(OutOfRange { name, expected, found }) =
             self.sampling.completed(&SamplingRule::GREEDY).check()
         {
@@ -189,7 +189,7 @@ impl GenerationParams {
     }
 }
 
-fn check_min_tokens(least: u32, most: u32) -> Result<(), InferenceError> {
+fn check_min_tokens(least: u32, most: u32) -> Result<()> {
     if least > most {
         let expected = format!("at most {most}, the most tokens this request can have");
         return refuse("limits.min_tokens", expected, least);
@@ -202,6 +202,7 @@ mod tests {
     use paceline_vocabulary::Reason;
 
     use super::*;
+    use crate::inference::error::InferenceError;
 
     fn bias(list: &[(u32, f32)]) -> Vec<LogitBias> {
         list.iter().map(|(token_id, bias)| LogitBias { token_id: *token_id, bias: *bias }).collect()

@@ -4,7 +4,7 @@ use paceline_text::images::ReservedTokens;
 use paceline_text::prompt::Source;
 
 use super::conversation;
-use super::error::{InferenceError, refuse};
+use super::error::{Result, refuse};
 use super::input::{PromptInput, RequestInput};
 use super::params::GenerationParams;
 
@@ -24,7 +24,7 @@ pub struct Request {
 ///
 /// # Errors
 /// The first field that cannot be served.
-pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Request, InferenceError> {
+pub fn check(input: RequestInput, reserved: ReservedTokens<'_>) -> Result<Request> {
     let RequestInput { prompt, params } = input;
     let source = match prompt {
         PromptInput::Text(text) if text.is_empty() => {

@@ -22,7 +22,7 @@ use paceline_vocabulary::generation::{Figures, TokenBatch};
 use paceline_vocabulary::{Reason, Term};
 use tokio::time::Sleep;
 
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 use super::upstream::{BatchStream, Submission};
 
 /// The upstream's stream may take this long to close after its last batch.
@@ -32,7 +32,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_TRIES: u32 = 2;
 
 /// Resolves to the supervisor's life when the service is there again, or to why it will not be.
-pub(super) type ServiceReturn = BoxFuture<'static, Result<Term, InferenceError>>;
+pub(super) type ServiceReturn = BoxFuture<'static, Result<Term>>;
 
 /// State of a sample.
 enum SampleState {

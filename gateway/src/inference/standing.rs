@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_vocabulary::report::{ImageLimits, ModelInfo};
 use paceline_vocabulary::{Reason, Term};
 
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 
 /// Characters of the supervisor's message that are passed on: they travel in headers.
 const MAX_MESSAGE_CHARS: usize = 1000;
@@ -107,7 +107,7 @@ impl Standing {
     ///
     /// # Errors
     /// DRAINING.
-    pub fn open(&self) -> Result<(), InferenceError> {
+    pub fn open(&self) -> Result<()> {
         if self.ending || self.supervisor.as_ref().is_some_and(|supervisor| supervisor.drained) {
             let message = "the service is stopping and takes no new requests; try again later";
             return Err(InferenceError::new(Reason::Draining, message));
@@ -119,7 +119,7 @@ impl Standing {
     ///
     /// # Errors
     /// Why it cannot be: draining, no supervisor, or the supervisor's own reason.
-    pub fn serving(&self) -> Result<Serving, InferenceError> {
+    pub fn serving(&self) -> Result<Serving> {
         self.open()?;
         if self.supervisor_hangs() {
             return Err(InferenceError::new(Reason::Restarting, SILENT));
@@ -151,7 +151,7 @@ impl Standing {
     ///
     /// # Errors
     /// No request would be served, or a drain follows before which the service gives notice.
-    pub fn healthy(&self) -> Result<(), InferenceError> {
+    pub fn healthy(&self) -> Result<()> {
         self.serving()?;
         if self.reported().is_some_and(|service| service.leaving) {
             let message =
@@ -179,7 +179,7 @@ impl Standing {
     ///
     /// # Errors
     /// The service will not return soon: the target failed, or the service stops.
-    pub(super) fn returned(&self) -> Option<Result<Serving, InferenceError>> {
+    pub(super) fn returned(&self) -> Option<Result<Serving>> {
         let mut standing = self.clone();
         standing.ending = false;
         if let Some(supervisor) = &mut standing.supervisor {

@@ -20,10 +20,10 @@ use paceline_vocabulary::Reason;
 use tokio::task::AbortHandle;
 
 use super::answer::Answer;
-use super::error::InferenceError;
+use super::error::{InferenceError, Result};
 use crate::lock::lock;
 
-type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent, InferenceError>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent>> + Send>>;
 
 /// An answer on its way to its reader: a stream of events, which ends after its first error.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn slow_reader(limit: Duration) -> InferenceError {
 }
 
 impl Stream for AnswerStream {
-    type Item = Result<AnswerEvent, InferenceError>;
+    type Item = Result<AnswerEvent>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut inner = lock(&self.shared);

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
 use crate::inference::admission::{ByteHold, ByteKind, FREE_BYTES, SMALL_BYTES, TakeBytes};
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{Result, refuse};
 
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -103,7 +103,7 @@ impl Intake {
     ///
     /// # Errors
     /// They are more than one message of gRPC.
-    pub fn received(&mut self, data: &[u8]) -> Result<(), InferenceError> {
+    pub fn received(&mut self, data: &[u8]) -> Result<()> {
         self.received = self.received.saturating_add(data.len() as u64);
         if self.length != BodyLength::Message {
             return Ok(());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::turns::Party;
 
@@ -114,7 +114,7 @@ impl AnswerPlaces {
         kind: AnswerKind,
         caller: &Caller,
         path: &str,
-    ) -> Result<Option<AnswerPlace>, InferenceError> {
+    ) -> Result<Option<AnswerPlace>> {
         let Some(Bound { name, advice, all, of_party, of_unknown }) = kind.bound() else {
             return Ok(None);
         };

@@ -33,7 +33,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::intake::Intake;
 use super::{BoxError, RequestBody, WireProtocol};
 use crate::inference::admission::{ByteBudget, MessageArrival, bodies_full};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::turns::Party;
 
 /// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a
@@ -197,7 +197,7 @@ impl<B: RequestBody> TimedBody<B> {
     }
 
     /// Waits for room in the budget. The error of a message that waited for its whole time.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), InferenceError>> {
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.intake.poll_ready(context).is_ready() {
             if std::mem::take(&mut self.waits) {
                 self.stall.set(sleep(STALL));

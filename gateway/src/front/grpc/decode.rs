@@ -14,7 +14,7 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 
 use crate::front::effort::{self, Thoughts, Wish};
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolCallRule, ToolInput,
@@ -32,7 +32,7 @@ pub(super) struct CountInput {
 ///
 /// # Errors
 /// There is no prompt; an enum has an unknown number.
-pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceError> {
+pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput> {
     use v1::generate_request::Prompt;
     let v1::GenerateRequest {
         model,
@@ -61,7 +61,7 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceE
 /// # Errors
 /// A part has no known kind; an enum has an unknown number; `template_arguments` contradict
 /// `reasoning_effort`.
-pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
+pub fn chat(message: v1::ChatRequest) -> Result<RequestInput> {
     let v1::ChatRequest {
         model,
         messages,
@@ -106,10 +106,7 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
 
 /// The variables of the template with what the effort sets, and the effort if the template's word
 /// for it has to be found.
-fn thinking(
-    template_arguments: String,
-    effort: &str,
-) -> Result<(JsonInput, Option<Effort>), InferenceError> {
+fn thinking(template_arguments: String, effort: &str) -> Result<(JsonInput, Option<Effort>)> {
     let template_arguments = JsonInput::Text(template_arguments);
     if effort.is_empty() {
         return Ok((template_arguments, None));
@@ -124,7 +121,7 @@ fn thinking(
 ///
 /// # Errors
 /// There is none; those of [`generate`] and [`chat`].
-pub(super) fn count(message: v1::CountTokensRequest) -> Result<CountInput, InferenceError> {
+pub(super) fn count(message: v1::CountTokensRequest) -> Result<CountInput> {
     use v1::count_tokens_request::Request as Kind;
     let v1::CountTokensRequest { request, report_ids } = message;
     let input = match request {
@@ -135,7 +132,7 @@ pub(super) fn count(message: v1::CountTokensRequest) -> Result<CountInput, Infer
     Ok(CountInput { input, report_ids })
 }
 
-fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput, InferenceError> {
+fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput> {
     let v1::Message { role, content, tool_calls, tool_call_id, name, reasoning } = message;
     let parts = content.into_iter().enumerate();
     let parts = parts.map(|(place, part)| content_part(at, place, part));
@@ -153,11 +150,7 @@ fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput,
     })
 }
 
-fn content_part(
-    at: usize,
-    place: usize,
-    part: v1::ContentPart,
-) -> Result<ContentPartInput, InferenceError> {
+fn content_part(at: usize, place: usize, part: v1::ContentPart) -> Result<ContentPartInput> {
     use v1::content_part::Part;
     match part.part {
         Some(Part::Text(text)) => Ok(ContentPartInput::Text(text)),
@@ -190,7 +183,7 @@ fn params(sampling: Option<v1::Sampling>, limits: Option<v1::Limits>) -> Generat
 }
 
 /// Form of the answer's text that the request demands.
-fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, InferenceError> {
+fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>> {
     use v1::grammar::Kind;
     let Some(v1::Grammar { kind }) = grammar else { return Ok(None) };
     match kind {
@@ -203,7 +196,7 @@ fn text_form(grammar: Option<v1::Grammar>) -> Result<Option<TextForm>, Inference
 }
 
 /// How the model uses the tools; `None` if they are left out.
-fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<ToolCallRule>, InferenceError> {
+fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<ToolCallRule>> {
     let Some(v1::ToolChoice { mode, name }) = choice else { return Ok(Some(ToolCallRule::Auto)) };
     let mode = v1::ToolMode::try_from(mode).map_err(|_| {
         let found = format!("the unknown number {mode}");
@@ -222,7 +215,7 @@ fn tool_rule(choice: Option<v1::ToolChoice>) -> Result<Option<ToolCallRule>, Inf
 }
 
 /// The lane that a client asks for; `None` if it leaves the choice to the service.
-fn route_wish(number: i32) -> Result<Option<RouteWish>, InferenceError> {
+fn route_wish(number: i32) -> Result<Option<RouteWish>> {
     let wish = v1::RouteWish::try_from(number).map_err(|_| {
         let found = format!("the unknown number {number}");
         InferenceError::invalid("route", "a RouteWish (0 to 3)", found)

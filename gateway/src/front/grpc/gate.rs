@@ -15,7 +15,7 @@ use super::status;
 use crate::front::connection::layer::{Passed, Refused, RequestLayer};
 use crate::guard::keys::Principal;
 use crate::inference::admission::{MessageArrival, RequestSlot, RequestSlots};
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::standing::Standing;
 use crate::metrics::Metrics;
 
@@ -44,7 +44,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    fn enter(&self, principal: Option<&Principal>) -> Result<RequestSlot, InferenceError> {
+    fn enter(&self, principal: Option<&Principal>) -> Result<RequestSlot> {
         self.standing.borrow().open()?;
         self.slots.enter(principal.map(|principal| &principal.name))
     }

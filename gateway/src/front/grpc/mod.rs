@@ -32,7 +32,7 @@ use tonic_health::pb::health_server::HealthServer;
 use crate::front::decoding::Decoding;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::RequestInput;
 use crate::inference::standing::Standing;
 
@@ -156,7 +156,7 @@ impl InferenceService {
         &self,
         method: &'static str,
         request: Request<Deferred<M>>,
-        decode: fn(M) -> Result<RequestInput, InferenceError>,
+        decode: fn(M) -> Result<RequestInput>,
     ) -> Result<Response<ResponseStream>, Status> {
         let Received { mut open, timeout_error, message, request_id, .. } =
             self.reception.receive(method, request);

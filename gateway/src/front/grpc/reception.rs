@@ -14,7 +14,7 @@ use super::gate::Arrival;
 use super::{status, timeout};
 use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::request;
@@ -87,11 +87,11 @@ impl Reception {
         timeout_error: Option<InferenceError>,
         message: Deferred<M>,
         decode: D,
-    ) -> Result<(request::Request, T), InferenceError>
+    ) -> Result<(request::Request, T)>
     where
         M: Message + Name + Default + 'static,
         T: Send + 'static,
-        D: FnOnce(M) -> Result<(RequestInput, T), InferenceError> + Send + 'static,
+        D: FnOnce(M) -> Result<(RequestInput, T)> + Send + 'static,
     {
         if let Some(error) = timeout_error {
             return Err(error);

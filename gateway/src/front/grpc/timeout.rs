@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tonic::metadata::MetadataMap;
 
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, Result, quoted};
 
 /// The gRPC header with the client's timeout.
 const HEADER: &str = "grpc-timeout";
@@ -15,7 +15,7 @@ const HEADER: &str = "grpc-timeout";
 ///
 /// # Errors
 /// A malformed `grpc-timeout`.
-pub(super) fn of_request(metadata: &MetadataMap) -> Result<Option<Duration>, InferenceError> {
+pub(super) fn of_request(metadata: &MetadataMap) -> Result<Option<Duration>> {
     let Some(value) = metadata.get(HEADER) else { return Ok(None) };
     let text = value.to_str().unwrap_or("no text");
     let expected = "at most 8 digits and a unit, one of H M S m u n";

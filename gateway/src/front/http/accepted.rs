@@ -8,7 +8,7 @@
 use serde_json::{Map, Value};
 
 use super::json::AnyObject;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 
 /// The fields of one object besides those that are served, each once.
 pub type Rest = AnyObject;
@@ -120,7 +120,7 @@ pub type BySchema = Vec<(std::borrow::Cow<'static, str>, &'static [Accepted])>;
 ///
 /// # Errors
 /// A field that is not accepted, or not with its value.
-pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<(), InferenceError> {
+pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<()> {
     check_members(path, &rest.0, table)
 }
 
@@ -128,11 +128,7 @@ pub fn check(path: &str, rest: &Rest, table: &[Accepted]) -> Result<(), Inferenc
 ///
 /// # Errors
 /// Those of [`check`].
-pub fn check_members(
-    path: &str,
-    rest: &Map<String, Value>,
-    table: &[Accepted],
-) -> Result<(), InferenceError> {
+pub fn check_members(path: &str, rest: &Map<String, Value>, table: &[Accepted]) -> Result<()> {
     for (name, value) in rest {
         let field = format!("{path}{name}");
         match table.iter().find(|accepted| accepted.field == name) {

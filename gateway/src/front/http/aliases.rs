@@ -5,7 +5,7 @@
 use paceline_process::config::ModelAliases;
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, Result, quoted};
 
 /// Which names are served besides the model's own.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ impl Aliases {
     ///
     /// # Errors
     /// The name is not served; the message has the served one.
-    pub fn check(&self, asked: &str, served: &str) -> Result<(), InferenceError> {
+    pub fn check(&self, asked: &str, served: &str) -> Result<()> {
         let is_served =
             asked.is_empty() || asked == served || self.names.accepts(asked, self.is_loopback);
         if is_served {

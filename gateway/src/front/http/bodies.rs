@@ -6,7 +6,7 @@ use paceline_text::images::ReservedTokens;
 use super::anthropic::decode::{Purpose, decode as messages};
 use super::responses::decode::decode as responses;
 use super::{json, openai};
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::request::{Request, check};
 
 /// Path whose request a body has.
@@ -38,7 +38,7 @@ impl BodyKind {
     ///
     /// # Errors
     /// The first field that is not served, by its name in the middle.
-    pub fn request(self, bytes: &[u8]) -> Result<Request, InferenceError> {
+    pub fn request(self, bytes: &[u8]) -> Result<Request> {
         let input = match self {
             Self::ChatCompletions => openai::chat::input(json::decode(bytes, json::MAX_NUMBERS)?)?,
             Self::Completions => {

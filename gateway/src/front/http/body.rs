@@ -9,17 +9,13 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::{InferenceError, quoted};
+use crate::inference::error::{InferenceError, Result, quoted};
 
 /// The body of a request with these headers, of at most `limit` bytes (`limits.max_message_bytes`).
 ///
 /// # Errors
 /// It is larger; it did not come in time; its client left.
-pub(super) async fn read(
-    body: Body,
-    headers: &HeaderMap,
-    limit: u64,
-) -> Result<Bytes, InferenceError> {
+pub(super) async fn read(body: Body, headers: &HeaderMap, limit: u64) -> Result<Bytes> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if let Some(bytes) = announced.filter(|bytes: &u64| *bytes > limit) {
         return Err(too_large(limit, &bytes.to_string()));

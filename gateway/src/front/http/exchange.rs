@@ -34,7 +34,7 @@ use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
 use crate::guard::keys::Principal;
 use crate::inference::admission::{MessageArrival, RequestSlot};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
@@ -80,7 +80,7 @@ pub async fn count<P: Counting>(
 async fn answered<P: Protocol<Writer: AnswerWriter>>(
     front: Arc<HttpFront>,
     received: Received,
-) -> Result<Response, InferenceError> {
+) -> Result<Response> {
     let Received { context, source } = received;
     let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
     let mut open = front.inference.open(context);
@@ -120,7 +120,7 @@ struct Received {
 struct Source {
     /// Outcome of admission. Kept as a value, so that a refusal is logged and counted like every
     /// error.
-    entered: Result<(), InferenceError>,
+    entered: Result<()>,
     parts: Parts,
     body: Body,
 }
@@ -151,11 +151,7 @@ impl HttpFront {
     }
 
     /// A place among the requests inside the gateway, before the body is read.
-    fn enter(
-        &self,
-        principal: Option<&Principal>,
-        parts: &Parts,
-    ) -> Result<Arc<RequestSlot>, InferenceError> {
+    fn enter(&self, principal: Option<&Principal>, parts: &Parts) -> Result<Arc<RequestSlot>> {
         self.standing.borrow().open()?;
         let slot = Arc::new(self.calls.enter(principal.map(|principal| &principal.name))?);
         if let Some(message) = parts.extensions.get::<Arc<MessageArrival>>() {
@@ -169,7 +165,7 @@ impl HttpFront {
         self: &Arc<Self>,
         open: &mut OpenRequest,
         source: Source,
-    ) -> Result<Decoded<Request, P::Writer>, InferenceError> {
+    ) -> Result<Decoded<P::Writer, Request>> {
         let Source { entered, parts, body } = source;
         let (front, from) = (Arc::clone(self), open.sender());
         let request_id = open.request_id().clone();
@@ -200,10 +196,7 @@ impl HttpFront {
 }
 
 /// A decoded request whose prompts are all checked.
-fn checked<W>(
-    decoded: Decoded<RequestInput, W>,
-    inference: &Inference,
-) -> Result<Decoded<Request, W>, InferenceError> {
+fn checked<W>(decoded: Decoded<W>, inference: &Inference) -> Result<Decoded<W, Request>> {
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let several = !more.is_empty();
     let check = |(mut input, at): (RequestInput, u32)| {
@@ -219,7 +212,7 @@ fn checked<W>(
 /// An answer as it comes.
 fn streamed<S, W>(body: StreamedBody<S, W>) -> Response
 where
-    S: Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static,
+    S: Stream<Item = Result<AnswerEvent>> + Send + Unpin + 'static,
     W: AnswerWriter,
 {
     let mut response = Response::new(Body::new(body));
@@ -233,11 +226,11 @@ where
 /// An answer as one body. A large one is written where large bodies are decoded. Its bytes count in
 /// the budget until the client has read them.
 async fn whole_reply<W: AnswerWriter>(
-    mut answer: impl Stream<Item = Result<AnswerEvent, InferenceError>> + Unpin,
+    mut answer: impl Stream<Item = Result<AnswerEvent>> + Unpin,
     writer: W,
     held: HeldAnswer,
     decoding: &Decoding,
-) -> Result<Response, InferenceError> {
+) -> Result<Response> {
     let (mut events, mut bytes): (Vec<AnswerEvent>, u64) = (Vec::new(), 0);
     while let Some(event) = answer.next().await {
         let event = event?;
@@ -262,10 +255,7 @@ async fn whole_reply<W: AnswerWriter>(
 }
 
 /// The answer, or the error in the protocol's dialect, with the request's id.
-pub(super) fn finish<D: Dialect>(
-    reply: Result<Response, InferenceError>,
-    request_id: &str,
-) -> Response {
+pub(super) fn finish<D: Dialect>(reply: Result<Response>, request_id: &str) -> Response {
     match reply {
         Ok(mut response) => {
             if let Ok(value) = HeaderValue::from_str(request_id) {

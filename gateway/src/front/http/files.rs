@@ -5,7 +5,7 @@
 use paceline_text::images::{BadImage, address, decode_base64};
 
 use crate::images::ImageError;
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{InferenceError, Result, refuse};
 use crate::inference::input::ContentPartInput;
 
 /// Beginning of a PDF. Readers of PDF look for it in the first 1,024 bytes.
@@ -54,11 +54,7 @@ impl Turn {
     ///
     /// # Errors
     /// The part cannot be shown and is of the newest turn.
-    fn part_or_note(
-        self,
-        part: Result<String, InferenceError>,
-        what: &str,
-    ) -> Result<ContentPartInput, InferenceError> {
+    fn part_or_note(self, part: Result<String>, what: &str) -> Result<ContentPartInput> {
         match (part, self) {
             (Err(_), Self::Earlier) => {
                 Ok(ContentPartInput::Text(format!("[{what} was here. It is not shown.]")))
@@ -78,7 +74,7 @@ pub fn file(
     head: &[(&str, Option<&str>)],
     source: FileSource<'_>,
     turn: Turn,
-) -> Result<ContentPartInput, InferenceError> {
+) -> Result<ContentPartInput> {
     let text = file_text(field, source).map(|text| with_head(name, head, &text));
     let what = name.map_or_else(|| "A file".to_owned(), |name| format!("The file {name}"));
     turn.part_or_note(text, &what)
@@ -88,7 +84,7 @@ pub fn file(
 ///
 /// # Errors
 /// It is of the newest turn.
-pub fn sound(field: &str, turn: Turn) -> Result<ContentPartInput, InferenceError> {
+pub fn sound(field: &str, turn: Turn) -> Result<ContentPartInput> {
     let expected = "text, because this service does not support audio input";
     turn.part_or_note(refuse(field, expected, "a sound"), "A sound")
 }
@@ -97,7 +93,7 @@ pub fn sound(field: &str, turn: Turn) -> Result<ContentPartInput, InferenceError
 ///
 /// # Errors
 /// It is of the newest turn.
-pub fn image_elsewhere(field: &str, turn: Turn) -> Result<ContentPartInput, InferenceError> {
+pub fn image_elsewhere(field: &str, turn: Turn) -> Result<ContentPartInput> {
     let problem = "expected the image itself, found the id of a file of another service; send the image as a data: URL or in base64";
     let error = ImageError::Bad { field: field.to_owned(), problem: BadImage::from(problem) };
     turn.part_or_note(Err(error.into()), "An image")
@@ -114,7 +110,7 @@ pub fn with_head(name: Option<&str>, head: &[(&str, Option<&str>)], text: &str) 
     }
 }
 
-fn file_text(field: &str, source: FileSource<'_>) -> Result<String, InferenceError> {
+fn file_text(field: &str, source: FileSource<'_>) -> Result<String> {
     let encoded = match source {
         FileSource::Text(text) => return Ok(text.to_owned()),
         FileSource::Encoded(encoded) => encoded,

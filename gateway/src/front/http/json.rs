@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::JsonInput;
 use crate::shorten::shorten;
 
@@ -38,7 +38,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// # Errors
 /// It is over a bound; it is no JSON; it is not of this type. The error names the field.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8], numbers: usize) -> Result<T, InferenceError> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], numbers: usize) -> Result<T> {
     // Editors of some systems write the mark in front of a text file (RFC 8259, section 8.1: a parser
     // may ignore it).
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
@@ -51,7 +51,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], numbers: usize) -> Result<T, In
 }
 
 /// Counts values, numbers and levels.
-fn check_bounds(bytes: &[u8], numbers: usize) -> Result<(), InferenceError> {
+fn check_bounds(bytes: &[u8], numbers: usize) -> Result<()> {
     let over = |limit: usize, what: &str| {
         let expected = format!("JSON of at most {limit} {what}");
         Err(InferenceError::invalid("body", expected, "more").fact("limit", limit))

@@ -16,7 +16,7 @@ use crate::guard::keys::Principal;
 use crate::inference::RequestContext;
 use crate::inference::admission::{ByteHold, RequestSlot};
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::record::Method;
 use crate::inference::request::Request;
 use crate::turns::Party;
@@ -80,9 +80,9 @@ impl MorePrompts {
         front: Arc<HttpFront>,
         shared: SharedContext,
         first: S,
-    ) -> impl Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static
+    ) -> impl Stream<Item = Result<AnswerEvent>> + Send + Unpin + 'static
     where
-        S: Stream<Item = Result<AnswerEvent, InferenceError>> + Send + Unpin + 'static,
+        S: Stream<Item = Result<AnswerEvent>> + Send + Unpin + 'static,
     {
         if self.requests.is_empty() {
             return Either::Left(first);
@@ -100,11 +100,7 @@ impl MorePrompts {
 }
 
 /// An event of the prompt at this index, with the number of its answer among those of all prompts.
-fn placed(
-    event: Result<AnswerEvent, InferenceError>,
-    at: u32,
-    samples: u32,
-) -> Result<AnswerEvent, InferenceError> {
+fn placed(event: Result<AnswerEvent>, at: u32, samples: u32) -> Result<AnswerEvent> {
     let mut event = event.map_err(|error| of_prompt(error, at))?;
     event.sample_index += at * samples;
     Ok(event)

@@ -15,7 +15,7 @@ use super::json::{self, AnyObject};
 use super::pieces::WholeAnswer;
 use super::sse::{KeepAlive, SseEvent};
 use crate::inference::TokenCount;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::RequestInput;
 
 /// A protocol over HTTP: a path whose requests have a prompt.
@@ -35,10 +35,7 @@ pub trait Protocol: Send + Sync + 'static {
     ///
     /// # Errors
     /// A field cannot be served; its name is the protocol's.
-    fn decode(
-        body: Self::Body,
-        context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, Self::Writer>, InferenceError>;
+    fn decode(body: Self::Body, context: &DecodeContext<'_>) -> Result<Decoded<Self::Writer>>;
 }
 
 /// A path that counts the tokens of a request's prompt.
@@ -47,9 +44,10 @@ pub trait Counting: Protocol<Writer = ()> {
     fn counted(count: &TokenCount) -> Value;
 }
 
-/// A decoded request. `R` is the middle's input, and after its checks the request.
+/// A decoded request, whose writer is `W`. `R` is the middle's input, and after its checks the
+/// request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded<R, W> {
+pub struct Decoded<W, R = RequestInput> {
     /// For the middle.
     pub input: R,
     /// Requests of further prompts, for a protocol whose requests may have several.
@@ -64,9 +62,9 @@ pub struct Decoded<R, W> {
     pub paths: FieldPaths,
 }
 
-impl<R, W> Decoded<R, W> {
+impl<W, R> Decoded<W, R> {
     /// Replaces the writer by one that `make` builds from it and the input.
-    pub fn with_writer<T>(self, make: impl FnOnce(W, &R) -> T) -> Decoded<R, T> {
+    pub fn with_writer<T>(self, make: impl FnOnce(W, &R) -> T) -> Decoded<T, R> {
         let Self { input, more, writer, stream, calls, paths } = self;
         Decoded { writer: make(writer, &input), input, more, stream, calls, paths }
     }
@@ -145,7 +143,7 @@ impl DecodeContext<'_> {
     ///
     /// # Errors
     /// The name is not served.
-    pub fn check_model(&self, asked: &str) -> Result<(), InferenceError> {
+    pub fn check_model(&self, asked: &str) -> Result<()> {
         self.aliases.check(asked, self.served)
     }
 

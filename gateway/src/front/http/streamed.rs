@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 use super::error::FieldPaths;
 use super::protocol::AnswerWriter;
 use super::sse::{KeepAlive, SseEvent, text};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 
 /// The body of a streamed answer.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl<S, W: AnswerWriter> StreamedBody<S, W> {
 
     /// Writes an answer's next event or its end. The answer ends with its last event, with an
     /// error, and with a panic in the writer, which is an error of this answer alone.
-    fn write(&mut self, next: Option<Result<AnswerEvent, InferenceError>>) -> String {
+    fn write(&mut self, next: Option<Result<AnswerEvent>>) -> String {
         let writer = &mut self.writer;
         let (is_last, written) = match next {
             Some(Ok(event)) => (false, caught(|| writer.event(event))),
@@ -60,14 +60,14 @@ impl<S, W: AnswerWriter> StreamedBody<S, W> {
 }
 
 /// Events from a writer, or the error of its panic.
-fn caught(write: impl FnOnce() -> Vec<SseEvent>) -> Result<Vec<SseEvent>, InferenceError> {
+fn caught(write: impl FnOnce() -> Vec<SseEvent>) -> Result<Vec<SseEvent>> {
     let written = catch_unwind(AssertUnwindSafe(write));
     written.map_err(|_| InferenceError::bug("a panic while writing an answer"))
 }
 
 impl<S, W> Body for StreamedBody<S, W>
 where
-    S: Stream<Item = Result<AnswerEvent, InferenceError>> + Unpin,
+    S: Stream<Item = Result<AnswerEvent>> + Unpin,
     W: AnswerWriter,
 {
     type Data = Bytes;

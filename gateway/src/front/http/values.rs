@@ -17,14 +17,14 @@ use utoipa::ToSchema;
 use super::accepted::{Accepted, check_members};
 use super::json::AnyObject;
 use super::number::TokenId;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::inference::input::{ToolCallRule, ToolInput};
 
 /// The lane that a client asks for.
 ///
 /// # Errors
 /// An unknown word.
-pub fn route(word: &str) -> Result<RouteWish, InferenceError> {
+pub fn route(word: &str) -> Result<RouteWish> {
     RouteWish::from_word(word).ok_or_else(|| {
         let words: Vec<_> = RouteWish::ALL.iter().map(|wish| wish.word()).collect();
         InferenceError::invalid("paceline.route", format!("one of {words:?}"), quoted(word))
@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for First {
 ///
 /// # Errors
 /// Another word.
-pub fn detail_of(field: &str, word: Option<String>) -> Result<Detail, InferenceError> {
+pub fn detail_of(field: &str, word: Option<String>) -> Result<Detail> {
     match word.as_deref() {
         None | Some("auto" | "high" | "original") => Ok(Detail::Full),
         Some("low") => Ok(Detail::Low),
@@ -221,11 +221,7 @@ const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 ///
 /// # Errors
 /// Two texts that differ; a thought of another role than the assistant.
-pub fn thought(
-    path: &str,
-    role: &str,
-    texts: [Option<String>; 3],
-) -> Result<String, InferenceError> {
+pub fn thought(path: &str, role: &str, texts: [Option<String>; 3]) -> Result<String> {
     let given = THOUGHTS.into_iter().zip(texts.into_iter().map(Option::unwrap_or_default));
     let mut given = given.filter(|(_, text)| !text.is_empty());
     let Some((first, text)) = given.next() else { return Ok(String::new()) };
@@ -296,7 +292,7 @@ impl ToolCallChoice {
         self,
         mut tools: Vec<ToolInput>,
         model_name: impl Fn(&str) -> String,
-    ) -> Result<(Vec<ToolInput>, ToolCallRule), InferenceError> {
+    ) -> Result<(Vec<ToolInput>, ToolCallRule)> {
         match self {
             Self::None => Ok((Vec::new(), ToolCallRule::Auto)),
             Self::Rule(ToolCallRule::Named(name)) => {
@@ -333,7 +329,7 @@ impl ToolChoice {
         kinds: &[ToolKind],
         allowed: Option<&str>,
         is_left_out: impl Fn(&Map<String, Value>) -> bool,
-    ) -> Result<ToolCallChoice, InferenceError> {
+    ) -> Result<ToolCallChoice> {
         const EXPECTED: &str = "auto, none, required, a tool by name, or allowed tools";
         let object = match self {
             Self::Word(word) => match word.as_str() {
@@ -361,7 +357,7 @@ fn allowed_tools(
     inner: Option<&str>,
     kinds: &[ToolKind],
     is_left_out: impl Fn(&Map<String, Value>) -> bool,
-) -> Result<ToolCallChoice, InferenceError> {
+) -> Result<ToolCallChoice> {
     let mut path = "tool_choice".to_owned();
     object.remove("type");
     if let Some(inner) = inner {
@@ -400,11 +396,7 @@ fn allowed_tools(
 }
 
 /// The name in an object that names a tool by its type, and has no other field but accepted ones.
-fn named_tool(
-    field: &str,
-    mut object: Map<String, Value>,
-    kinds: &[ToolKind],
-) -> Result<String, InferenceError> {
+fn named_tool(field: &str, mut object: Map<String, Value>, kinds: &[ToolKind]) -> Result<String> {
     let kind = object.remove("type");
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
     let known = kinds.iter().find(|known| known.name == kind);
@@ -438,7 +430,7 @@ fn named_tool(
 }
 
 /// Refuses what is left of an object after its fields were taken.
-fn no_other_field(path: &str, rest: &Map<String, Value>) -> Result<(), InferenceError> {
+fn no_other_field(path: &str, rest: &Map<String, Value>) -> Result<()> {
     check_members(&format!("{path}."), rest, &[])
 }
 

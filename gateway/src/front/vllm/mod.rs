@@ -39,7 +39,7 @@ use crate::front::grpc::status;
 use crate::guard::keys::Principal;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::standing::Standing;
 use crate::inference::unread::AnswerStream;
 
@@ -248,9 +248,7 @@ impl Engine {
     }
 
     /// The served model and its directory.
-    fn model(
-        &self,
-    ) -> Result<(crate::inference::model::ModelDescription, PathBuf), InferenceError> {
+    fn model(&self) -> Result<(crate::inference::model::ModelDescription, PathBuf)> {
         let served = self.inference().served()?;
         let directory = PathBuf::from(served.serving.model.path);
         Ok((self.inference().model("")?, directory))
@@ -275,15 +273,13 @@ struct Answering {
 
 impl Answering {
     /// The messages of the answer, up to the error that ends it.
-    fn messages(
-        self,
-    ) -> impl Stream<Item = Result<vllm::GenerateResponse, InferenceError>> + Send + 'static {
+    fn messages(self) -> impl Stream<Item = Result<vllm::GenerateResponse>> + Send + 'static {
         futures::stream::unfold(self, |mut answering| async move {
             Some((answering.next().await?, answering))
         })
     }
 
-    async fn next(&mut self) -> Option<Result<vllm::GenerateResponse, InferenceError>> {
+    async fn next(&mut self) -> Option<Result<vllm::GenerateResponse>> {
         loop {
             if let Some(message) = self.outbox.pop_front() {
                 return Some(Ok(message));

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 
 /// Files that a router reads.
 const NAMES: [&str; 12] = [
@@ -81,7 +81,7 @@ impl Archives {
     ///
     /// # Errors
     /// A file cannot be read, or the files are too large.
-    pub(super) async fn of(&self, directory: &Path) -> Result<Arc<Archive>, InferenceError> {
+    pub(super) async fn of(&self, directory: &Path) -> Result<Arc<Archive>> {
         let mut last = self.last.lock().await;
         if last.0 == directory
             && let Some(archive) = last.1.upgrade()

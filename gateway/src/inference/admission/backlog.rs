@@ -18,7 +18,7 @@ use std::time::Duration;
 use paceline_process::clock::monotonic_ns;
 use paceline_vocabulary::{KeyId, Reason, Term};
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 
 /// How long the report of a full queue counts.
@@ -65,11 +65,11 @@ impl Backlog {
     /// # Errors
     /// The supervisor's own refusal of another one of the key, a moment ago, and nothing has moved
     /// since.
-    pub fn check(&self, key: KeyId, term: Term) -> Result<(), InferenceError> {
+    pub fn check(&self, key: KeyId, term: Term) -> Result<()> {
         self.check_at(key, term, monotonic_ns())
     }
 
-    fn check_at(&self, key: KeyId, term: Term, now_ns: i64) -> Result<(), InferenceError> {
+    fn check_at(&self, key: KeyId, term: Term, now_ns: i64) -> Result<()> {
         let full = lock(&self.full);
         let moves = self.moves.load(Ordering::Relaxed);
         let holds =

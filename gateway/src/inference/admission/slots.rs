@@ -11,7 +11,7 @@ use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use super::arrival::MessageArrival;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 
 /// Requests inside the gateway beyond those that run and those that the supervisor queues. They
@@ -65,7 +65,7 @@ impl RequestSlots {
     ///
     /// # Errors
     /// All places are taken, or the key has as many as it may have.
-    pub fn enter(&self, key: Option<&Arc<str>>) -> Result<RequestSlot, InferenceError> {
+    pub fn enter(&self, key: Option<&Arc<str>>) -> Result<RequestSlot> {
         let key = key.map(|name| self.enter_key(name)).transpose()?;
         let most = self.most;
         let refusal = || {
@@ -79,7 +79,7 @@ impl RequestSlots {
         self.enter_all(key).ok_or_else(refusal)
     }
 
-    fn enter_key(&self, name: &Arc<str>) -> Result<KeySlot, InferenceError> {
+    fn enter_key(&self, name: &Arc<str>) -> Result<KeySlot> {
         let mut counts = lock(&self.of_keys);
         let count = counts.entry(Arc::clone(name)).or_insert(0);
         let left = self.most.saturating_sub(*self.running.borrow());

@@ -9,7 +9,7 @@ use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::report::ModelInfo;
 
-use super::error::{InferenceError, quoted, refuse};
+use super::error::{InferenceError, Result, quoted, refuse};
 use super::labels::RequestLabels;
 use super::params::GenerationParams;
 
@@ -72,7 +72,7 @@ impl ModelContext<'_> {
     ///
     /// # Errors
     /// They cannot fit.
-    pub fn check_images(&self, tokens: u64) -> Result<(), InferenceError> {
+    pub fn check_images(&self, tokens: u64) -> Result<()> {
         let context = self.model.context_length;
         let longest = self.limits.max_prompt_tokens.or(context);
         if tokens < u64::from(context) && tokens <= u64::from(longest) {
@@ -97,7 +97,7 @@ impl ModelContext<'_> {
         field: &'static str,
         prompt_ids: Vec<u32>,
         labels: RequestLabels,
-    ) -> Result<Generation, InferenceError> {
+    ) -> Result<Generation> {
         let Self { model, language, limits: _ } = *self;
         self.check_ids(field, &prompt_ids)?;
         let length = u32::try_from(prompt_ids.len()).unwrap_or(u32::MAX);
@@ -136,7 +136,7 @@ impl ModelContext<'_> {
         })
     }
 
-    fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<(), InferenceError> {
+    fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<()> {
         if ids.is_empty() {
             return refuse(field, "a prompt of at least one token", "none");
         }
@@ -156,7 +156,7 @@ impl ModelContext<'_> {
         })
     }
 
-    fn check_length(&self, field: &'static str, length: u32) -> Result<(), InferenceError> {
+    fn check_length(&self, field: &'static str, length: u32) -> Result<()> {
         let context = self.model.context_length;
         let longest = self.limits.max_prompt_tokens.or(context);
         let expected = if length >= context {
@@ -174,7 +174,7 @@ impl ModelContext<'_> {
     }
 
     /// Most tokens of an answer after a prompt of this length, which the context has room for.
-    fn max_tokens(&self, params: &GenerationParams, length: u32) -> Result<u32, InferenceError> {
+    fn max_tokens(&self, params: &GenerationParams, length: u32) -> Result<u32> {
         const FIELD: &str = "limits.max_tokens";
         let context = self.model.context_length;
         let (room, most) = (context - length, self.limits.max_new_tokens.or(context));
@@ -206,7 +206,7 @@ impl ModelContext<'_> {
 ///
 /// # Errors
 /// It is another one.
-pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), InferenceError> {
+pub fn check_model(asked: &str, served: &ModelInfo) -> Result<()> {
     if asked.is_empty() || asked == served.name || asked == served.path {
         return Ok(());
     }

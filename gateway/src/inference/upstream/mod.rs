@@ -23,10 +23,10 @@ use paceline_vocabulary::{Epoch, KeyId, Term, TraceContext};
 use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 
-use super::error::InferenceError;
+use super::error::Result;
 
 /// A submission under way.
-pub type Submission = BoxFuture<'static, Result<BatchStream, InferenceError>>;
+pub type Submission = BoxFuture<'static, Result<BatchStream>>;
 
 /// Submits requests to the supervisor.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Upstream {
 pub struct BatchStream(Streaming<paceline_proto::internal::v1::TokenBatch>);
 
 impl Stream for BatchStream {
-    type Item = Result<TokenBatch, InferenceError>;
+    type Item = Result<TokenBatch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.0.poll_next_unpin(context);

@@ -10,7 +10,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
 
 use super::{Upstream, wire};
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::service_report::orders::{RestartedProcess, ServiceOrder};
 
 /// Time for an order. The supervisor's own default is the same.
@@ -28,7 +28,7 @@ impl Upstream {
     ///
     /// # Errors
     /// The supervisor refuses the order, cannot carry it out, or does not answer in time.
-    pub async fn order(&self, order: &ServiceOrder, source: &str) -> Result<(), InferenceError> {
+    pub async fn order(&self, order: &ServiceOrder, source: &str) -> Result<()> {
         let timeout = match order {
             ServiceOrder::Drain => DRAIN_TIMEOUT,
             _ => TIMEOUT,
@@ -89,7 +89,7 @@ impl Upstream {
     }
 
     /// Waits for a supervisor of a later term than `term` whose target serves.
-    async fn successor_of(&self, term: u64) -> Result<(), InferenceError> {
+    async fn successor_of(&self, term: u64) -> Result<()> {
         let clock = Clock::start();
         while clock.now().0 < TIMEOUT.as_millis() as u64 {
             if let Some(status) = self.status().await.filter(|status| status.term > term) {

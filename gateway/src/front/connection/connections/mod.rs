@@ -31,7 +31,7 @@ use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::turns::Party;
 
@@ -355,7 +355,7 @@ impl ConnectionHandle {
     /// # Errors
     /// The connection's slot was given away a moment ago, or it has as many requests as it may have
     /// without a key.
-    pub fn begin(&self, authenticated: bool) -> Result<TrackedRequest, InferenceError> {
+    pub fn begin(&self, authenticated: bool) -> Result<TrackedRequest> {
         let _ordered = lock(&self.table.state);
         let (mut begun, mut full) = (false, false);
         self.activity.send_if_modified(|activity| {

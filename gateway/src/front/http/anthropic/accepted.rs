@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::front::http::accepted::{Accepted, REASONING_DETAILS, Values, accepted};
 use crate::front::http::json::AnyObject;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 
 /// Of a request.
 pub const REQUEST: &[Accepted] = &[
@@ -165,7 +165,7 @@ pub fn is_billing(text: &str) -> bool {
 ///
 /// # Errors
 /// The first change that is one.
-pub fn check_edits(edits: &[AnyObject]) -> Result<(), InferenceError> {
+pub fn check_edits(edits: &[AnyObject]) -> Result<()> {
     let keeps_all = |AnyObject(edit): &AnyObject| {
         edit.get("type").is_some_and(|kind| kind == "clear_thinking_20251015")
             && edit.get("keep").is_some_and(|keep| keep == "all" || keep["type"] == "all")

@@ -13,22 +13,18 @@ use crate::front::http::files::{FileSource, Turn, file, image_elsewhere, with_he
 use crate::front::http::values::TextOr;
 use crate::images::ImageError;
 use crate::inference::bounds::check_elements;
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::ContentPartInput;
 
 /// The text of a block.
-pub(super) fn text(path: &str, block: TextBlock) -> Result<String, InferenceError> {
+pub(super) fn text(path: &str, block: TextBlock) -> Result<String> {
     let TextBlock { text, rest } = block;
     check(&format!("{path}."), &rest, TextBlock::ACCEPTED)?;
     Ok(text)
 }
 
 /// The image of a block.
-pub(super) fn image(
-    path: &str,
-    block: ImageBlock,
-    turn: Turn,
-) -> Result<ContentPartInput, InferenceError> {
+pub(super) fn image(path: &str, block: ImageBlock, turn: Turn) -> Result<ContentPartInput> {
     let ImageBlock { source, rest } = block;
     check(&format!("{path}."), &rest, ImageBlock::ACCEPTED)?;
     match source {
@@ -56,11 +52,7 @@ pub(super) fn image(
 pub(super) type PlacedPart = (String, ContentPartInput);
 
 /// The parts of a document.
-pub(super) fn document(
-    path: &str,
-    block: DocumentBlock,
-    turn: Turn,
-) -> Result<Vec<PlacedPart>, InferenceError> {
+pub(super) fn document(path: &str, block: DocumentBlock, turn: Turn) -> Result<Vec<PlacedPart>> {
     let DocumentBlock { source, title, context, rest } = block;
     check(&format!("{path}."), &rest, DocumentBlock::ACCEPTED)?;
     let (title, head) = (title.as_deref(), [("Context", context.as_deref())]);
@@ -114,10 +106,7 @@ pub(super) fn document(
 }
 
 /// The text of what a search found.
-pub(super) fn search_result(
-    path: &str,
-    block: SearchResultBlock,
-) -> Result<ContentPartInput, InferenceError> {
+pub(super) fn search_result(path: &str, block: SearchResultBlock) -> Result<ContentPartInput> {
     let SearchResultBlock { title, source, content, rest } = block;
     check(&format!("{path}."), &rest, SearchResultBlock::ACCEPTED)?;
     check_elements(&format!("{path}.content"), content.len(), limits::MAX_PARTS)?;
@@ -131,10 +120,7 @@ pub(super) fn search_result(
 }
 
 /// The tabs of a browser as text: an object of JSON with what the client sent of them.
-pub(super) fn browser_state(
-    path: &str,
-    block: BrowserStateBlock,
-) -> Result<ContentPartInput, InferenceError> {
+pub(super) fn browser_state(path: &str, block: BrowserStateBlock) -> Result<ContentPartInput> {
     let BrowserStateBlock { tabs, state_changes, rest } = block;
     check(&format!("{path}."), &rest, BrowserStateBlock::ACCEPTED)?;
     let tabs = ("tabs".to_owned(), tabs.0);

@@ -17,7 +17,7 @@ use crate::front::http::error::MessagePath;
 use crate::front::http::files::{self, FileSource};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 use crate::inference::input::{ContentPartInput, MessageInput, ToolCallInput};
 
 /// A conversation in the making.
@@ -98,7 +98,7 @@ impl Turns {
     ///
     /// # Errors
     /// The first block that is not served, by its path.
-    pub(super) fn add(&mut self, messages: Vec<Message>) -> Result<(), InferenceError> {
+    pub(super) fn add(&mut self, messages: Vec<Message>) -> Result<()> {
         let last_user = messages.iter().rposition(|message| message.role == "user");
         for (at, message) in messages.into_iter().enumerate() {
             let Message {
@@ -153,11 +153,7 @@ impl Turns {
 }
 
 /// Whether the next message of the user takes this one out of the model's sight.
-fn cleared_by_user(
-    path: &str,
-    role: &str,
-    clear_at: Option<String>,
-) -> Result<bool, InferenceError> {
+fn cleared_by_user(path: &str, role: &str, clear_at: Option<String>) -> Result<bool> {
     let Some(word) = clear_at else { return Ok(false) };
     let field = format!("{path}.clear_at");
     of_role("system", role, &field, "clear_at")?;
@@ -169,7 +165,7 @@ fn cleared_by_user(
 }
 
 /// Checks that something stands in a message of the role that has it.
-fn of_role(wanted: &str, role: &str, path: &str, what: &str) -> Result<(), InferenceError> {
+fn of_role(wanted: &str, role: &str, path: &str, what: &str) -> Result<()> {
     if role == wanted {
         return Ok(());
     }
@@ -190,7 +186,7 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// Adds a block. Longer than 60 lines: an arm for each type of block.
-    fn block(&mut self, place: usize, block: Block) -> Result<(), InferenceError> {
+    fn block(&mut self, place: usize, block: Block) -> Result<()> {
         let path = format!("{}.content[{place}]", self.path);
         match block {
             Block::Text(block) => {
@@ -280,7 +276,7 @@ impl Turn<'_> {
     }
 
     /// A file for code that the provider runs. The provider's own files are left out.
-    fn upload(&mut self, path: String, block: KeptFile) -> Result<(), InferenceError> {
+    fn upload(&mut self, path: String, block: KeptFile) -> Result<()> {
         let KeptFile { file_id, rest } = block;
         check(&format!("{path}."), &rest, KeptFile::ACCEPTED)?;
         if self.role != "assistant" {
@@ -292,7 +288,7 @@ impl Turn<'_> {
     }
 
     /// Leaves out a block of the assistant. Texts before and after it stay apart.
-    fn leave_out(&mut self, path: &str, what: &str) -> Result<(), InferenceError> {
+    fn leave_out(&mut self, path: &str, what: &str) -> Result<()> {
         of_role("assistant", &self.role, path, what)?;
         self.close();
         Ok(())
@@ -307,7 +303,7 @@ impl Turn<'_> {
     }
 
     /// The answer of a tool, as a message.
-    fn result(&mut self, path: String, block: ToolResultBlock) -> Result<(), InferenceError> {
+    fn result(&mut self, path: String, block: ToolResultBlock) -> Result<()> {
         let ToolResultBlock { tool_use_id, content, is_error, rest } = block;
         check(&format!("{path}."), &rest, ToolResultBlock::ACCEPTED)?;
         let mut open = OpenMessage::new("tool", &path);
@@ -336,11 +332,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn result_parts(
-        &mut self,
-        path: String,
-        block: ResultBlock,
-    ) -> Result<Vec<PlacedPart>, InferenceError> {
+    fn result_parts(&mut self, path: String, block: ResultBlock) -> Result<Vec<PlacedPart>> {
         let part = match block {
             ResultBlock::Document(block) => return document(&path, block, self.age),
             ResultBlock::Text(block) => ContentPartInput::Text(text(&path, block)?),

@@ -31,8 +31,7 @@ use super::HttpFront;
 use super::exchange;
 use super::protocol::{Counting, DecodeContext, Decoded, Protocol};
 use crate::inference::TokenCount;
-use crate::inference::error::InferenceError;
-use crate::inference::input::RequestInput;
+use crate::inference::error::Result;
 
 /// `/v1/messages`.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +60,7 @@ fn decoded(
     body: MessagesRequest,
     context: &DecodeContext<'_>,
     purpose: Purpose,
-) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+) -> Result<Decoded<Asked>> {
     context.check_model(&body.model)?;
     decode(body, purpose)
 }
@@ -75,7 +74,7 @@ impl Protocol for Messages {
     fn decode(
         body: MessagesRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, MessageWriter>, InferenceError> {
+    ) -> Result<Decoded<MessageWriter>> {
         let writer = |asked, _: &_| MessageWriter::new(context.request_id, context.served, asked);
         Ok(decoded(body, context, Purpose::Answer)?.with_writer(writer))
     }
@@ -87,10 +86,7 @@ impl Protocol for CountTokens {
     type Writer = ();
     const METHOD: &'static str = "/v1/messages/count_tokens";
 
-    fn decode(
-        body: MessagesRequest,
-        context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, ()>, InferenceError> {
+    fn decode(body: MessagesRequest, context: &DecodeContext<'_>) -> Result<Decoded<()>> {
         Ok(decoded(body, context, Purpose::Count)?.with_writer(|_, _| ()))
     }
 }

@@ -12,7 +12,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 use crate::inference::input::ToolInput;
 
 /// A change of the offered tools by a message of the conversation.
@@ -31,10 +31,7 @@ impl ToolChange {
     ///
     /// # Errors
     /// A field that is not served, and too many tools.
-    pub(super) fn found(
-        path: &str,
-        block: ToolSearchResultBlock,
-    ) -> Result<Vec<Self>, InferenceError> {
+    pub(super) fn found(path: &str, block: ToolSearchResultBlock) -> Result<Vec<Self>> {
         let ToolSearchResultBlock { tool_use_id: _, content, rest } = block;
         check(&format!("{path}."), &rest, ToolSearchResultBlock::ACCEPTED)?;
         let path = format!("{path}.content");
@@ -62,11 +59,7 @@ impl ToolChange {
     ///
     /// # Errors
     /// A field that is not served.
-    pub(super) fn of_block(
-        path: &str,
-        block: ToolChangeBlock,
-        is_offered: bool,
-    ) -> Result<Self, InferenceError> {
+    pub(super) fn of_block(path: &str, block: ToolChangeBlock, is_offered: bool) -> Result<Self> {
         let ToolChangeBlock { tool, rest } = block;
         check(&format!("{path}."), &rest, ToolChangeBlock::ACCEPTED)?;
         let path = format!("{path}.tool");
@@ -102,10 +95,7 @@ struct Tools {
 ///
 /// # Errors
 /// The first field that is not served, and a change of a tool that the request does not have.
-pub(super) fn offered(
-    tools: Vec<Tool>,
-    changes: Vec<ToolChange>,
-) -> Result<Vec<ToolInput>, InferenceError> {
+pub(super) fn offered(tools: Vec<Tool>, changes: Vec<ToolChange>) -> Result<Vec<ToolInput>> {
     let mut all = Tools::default();
     for (at, tool) in tools.into_iter().enumerate() {
         all.add(&format!("tools[{at}]"), tool)?;
@@ -136,7 +126,7 @@ pub(super) fn offered(
 impl Tools {
     /// Adds a tool of the request. One of a name that is there already is refused later, with all
     /// other checks of names.
-    fn add(&mut self, path: &str, tool: Tool) -> Result<(), InferenceError> {
+    fn add(&mut self, path: &str, tool: Tool) -> Result<()> {
         let Tool { name, description, input_schema, strict, kind, defer_loading, rest } = tool;
         if let Some(kind) = kind.filter(|kind| kind != "custom") {
             if accepted::is_run_by_provider(&kind) {
@@ -166,7 +156,7 @@ impl Tools {
     }
 
     /// Offers a new tool, in the place of an earlier one of its name.
-    fn define(&mut self, path: &str, tool: Tool) -> Result<(), InferenceError> {
+    fn define(&mut self, path: &str, tool: Tool) -> Result<()> {
         let tool = Tool { defer_loading: None, ..tool };
         if let Some(name) = &tool.name
             && let Some(at) = self.all.iter().position(|known| known.name == *name)
@@ -188,7 +178,7 @@ impl Tools {
         known
     }
 
-    fn change(&mut self, path: &str, name: &str, offered: bool) -> Result<(), InferenceError> {
+    fn change(&mut self, path: &str, name: &str, offered: bool) -> Result<()> {
         match self.set(name, offered) {
             true => Ok(()),
             false => refuse(path, "the name of a tool of this request", quoted(name)),

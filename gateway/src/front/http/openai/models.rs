@@ -17,7 +17,7 @@ use crate::front::http::anthropic::models::{MessagesModel, MessagesModelList};
 use crate::front::http::error::Dialect;
 use crate::front::http::exchange::finish;
 use crate::front::http::reply::json_reply;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::model::ModelDescription;
 
 /// Instructions that an agent with the catalogue of Codex CLI sends to a model. The agent uses
@@ -66,7 +66,7 @@ fn is_of_anthropic(headers: &HeaderMap) -> bool {
     headers.contains_key("anthropic-version")
 }
 
-fn reply<D: Dialect>(found: Result<Value, InferenceError>) -> Response {
+fn reply<D: Dialect>(found: Result<Value>) -> Response {
     let request_id = paceline_proto::ids::draw_request_id();
     finish::<D>(found.map(|body| json_reply(StatusCode::OK, &body)), request_id.as_str())
 }

@@ -8,7 +8,7 @@ use crate::front::http::accepted::{check, objects};
 use crate::front::http::error::FieldName;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Biases;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 
 objects! {
     /// Options of a stream.
@@ -43,7 +43,7 @@ pub(crate) struct Asked {
 pub(super) fn one_penalty(
     repetition_penalty: Option<f32>,
     repeat_penalty: Option<f32>,
-) -> Result<Option<f32>, InferenceError> {
+) -> Result<Option<f32>> {
     match (repetition_penalty, repeat_penalty) {
         (Some(ours), Some(theirs)) if ours != theirs => {
             refuse("repeat_penalty", format!("{ours}, as repetition_penalty has it"), theirs)
@@ -127,13 +127,13 @@ macro_rules! with_parameters {
         impl $name {
             /// The request without its shared parameters, and those. They are an error if a bias
             /// has no token or two penalties differ.
-            pub(super) fn split(self) -> ($own, Result<GenerationParams, InferenceError>) {
+            pub(super) fn split(self) -> ($own, Result<GenerationParams>) {
                 let mut request = self;
                 let parameters = request.parameters();
                 ($own { $($field: request.$field,)* }, parameters)
             }
 
-            fn parameters(&mut self) -> Result<GenerationParams, InferenceError> {
+            fn parameters(&mut self) -> Result<GenerationParams> {
                 let stop_token_ids = self.stop_token_ids.take().unwrap_or_default();
                 let penalty = one_penalty(self.repetition_penalty, self.repeat_penalty)?;
                 Ok(GenerationParams {
@@ -174,7 +174,7 @@ pub(super) use with_parameters;
 ///
 /// # Errors
 /// A name is no token id.
-pub(super) fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, InferenceError> {
+pub(super) fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>> {
     let bias = |(token, bias): (String, f32)| {
         let token_id = token.parse().map_err(|_| {
             InferenceError::invalid("logit_bias", "token ids as names", quoted(&token))
@@ -188,10 +188,7 @@ pub(super) fn biases(Biases(biases): Biases) -> Result<Vec<LogitBias>, Inference
 ///
 /// # Errors
 /// There are options of a stream, and the answer is none; an option is not served.
-pub(super) fn include_usage(
-    stream: bool,
-    options: Option<StreamOptions>,
-) -> Result<bool, InferenceError> {
+pub(super) fn include_usage(stream: bool, options: Option<StreamOptions>) -> Result<bool> {
     let Some(StreamOptions { include_usage, rest }) = options else { return Ok(false) };
     if !stream {
         let (expected, found) = ("nothing, because `stream` is not true", "options of a stream");

@@ -30,7 +30,7 @@ use crate::front::http::site::check_own_origin;
 use crate::front::http::{HttpFront, body, of_path};
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::service_report::orders::{OrderReport, RestartedProcess, ServiceOrder};
 
 /// Header of an order with the token of its session.
@@ -176,7 +176,7 @@ fn own_bound(error: InferenceError) -> InferenceError {
 ///
 /// # Errors
 /// A field is missing, or the order does not have it; the model was not pulled.
-async fn checked(request: OrderRequest) -> Result<ServiceOrder, InferenceError> {
+async fn checked(request: OrderRequest) -> Result<ServiceOrder> {
     let OrderRequest { order, process, model } = request;
     if process.is_some() != (order == OrderWord::Restart) {
         let expected = "the process to restart with the order restart, and none with another order";
@@ -208,7 +208,7 @@ async fn checked(request: OrderRequest) -> Result<ServiceOrder, InferenceError> 
 ///
 /// # Errors
 /// It is not absolute, or a model of this name was not pulled.
-async fn directory(model: String) -> Result<String, InferenceError> {
+async fn directory(model: String) -> Result<String> {
     let text = model.trim().to_owned();
     if text.len() > MAX_MODEL_BYTES || text.contains(char::is_control) {
         let expected = format!("at most {MAX_MODEL_BYTES} bytes without control characters");

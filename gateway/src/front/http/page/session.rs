@@ -26,7 +26,7 @@ use crate::front::http::site::is_own_page;
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
 use crate::guard::{API_KEY, Guard};
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{InferenceError, Result, refuse};
 
 /// The session that a request may use: one without a key, from the service's own page, that asks for
 /// figures, gives an order, or ends the session. Browsers count other ports of the same host as the
@@ -98,7 +98,7 @@ fn cookie_text(name: &str, value: &str, has_tls: bool, age: &str) -> String {
 
 /// # Errors
 /// The request has a body, which would not be read.
-fn check_empty(request: &Request) -> Result<(), InferenceError> {
+fn check_empty(request: &Request) -> Result<()> {
     match request.body().size_hint().exact() {
         Some(0) => Ok(()),
         _ => refuse("body", "none: the key is in a header", "one"),

@@ -28,8 +28,7 @@ use super::answer::Head;
 use super::exchange;
 use super::openai::error::OpenAi;
 use super::protocol::{DecodeContext, Decoded, Protocol};
-use crate::inference::error::InferenceError;
-use crate::inference::input::RequestInput;
+use crate::inference::error::Result;
 
 /// `/v1/responses`.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +48,7 @@ impl Protocol for Responses {
     fn decode(
         body: ResponsesRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, ResponseWriter>, InferenceError> {
+    ) -> Result<Decoded<ResponseWriter>> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
         Ok(decode(body)?.with_writer(|asked, input| {
             let texts = input.params.logprobs.map(|_| context.token_texts());

@@ -8,7 +8,7 @@ use crate::front::http::error::MessagePath;
 use crate::front::http::files::{FileSource, Turn, file, image_elsewhere, sound};
 use crate::front::http::values::{TextOr, detail_of};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{Result, refuse};
 use crate::inference::input::ContentPartInput;
 
 /// A text as a part.
@@ -22,7 +22,7 @@ pub(super) fn parts(
     path: &str,
     content: Option<TextOr<ResponsesPart>>,
     turn: Turn,
-) -> Result<Vec<ContentPartInput>, InferenceError> {
+) -> Result<Vec<ContentPartInput>> {
     let list = match content {
         Some(TextOr::List(list)) if !list.is_empty() => list,
         other => {
@@ -59,11 +59,7 @@ pub(super) fn parts(
     list.into_iter().enumerate().map(part).collect()
 }
 
-fn image_part(
-    path: &str,
-    image: ImagePart,
-    turn: Turn,
-) -> Result<ContentPartInput, InferenceError> {
+fn image_part(path: &str, image: ImagePart, turn: Turn) -> Result<ContentPartInput> {
     let ImagePart { image_url, file_id, detail, rest } = image;
     check(path, &rest, ImagePart::ACCEPTED)?;
     let detail = detail_of(&format!("{path}detail"), detail)?;
@@ -78,7 +74,7 @@ fn image_part(
     }
 }
 
-fn file_part(path: &str, part: FilePart, turn: Turn) -> Result<ContentPartInput, InferenceError> {
+fn file_part(path: &str, part: FilePart, turn: Turn) -> Result<ContentPartInput> {
     let FilePart { file_data, file_url, file_id, filename, rest } = part;
     check(path, &rest, FilePart::ACCEPTED)?;
     let (name, source) = match (&file_data, &file_url, &file_id) {

@@ -15,7 +15,7 @@ use super::types::{
 };
 use crate::front::http::accepted::check;
 use crate::inference::bounds::check_elements;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::input::{JsonInput, ToolInput};
 
 /// The argument that holds the text of a custom tool.
@@ -124,7 +124,7 @@ impl Tools {
     ///
     /// # Errors
     /// The first field that is not served.
-    pub fn find(&mut self, path: &str, tools: Vec<Tool>) -> Result<Vec<String>, InferenceError> {
+    pub fn find(&mut self, path: &str, tools: Vec<Tool>) -> Result<Vec<String>> {
         let mut found = Self::default();
         found.add(path, tools)?;
         let mut names = Vec::new();
@@ -148,7 +148,7 @@ impl Tools {
     ///
     /// # Errors
     /// The first field that is not served.
-    pub fn add(&mut self, path: &str, tools: Vec<Tool>) -> Result<(), InferenceError> {
+    pub fn add(&mut self, path: &str, tools: Vec<Tool>) -> Result<()> {
         self.count(path, tools.len())?;
         for (at, tool) in tools.into_iter().enumerate() {
             let path = format!("{path}[{at}]");
@@ -166,7 +166,7 @@ impl Tools {
         Ok(())
     }
 
-    fn namespace(&mut self, path: &str, tool: NamespaceTool) -> Result<(), InferenceError> {
+    fn namespace(&mut self, path: &str, tool: NamespaceTool) -> Result<()> {
         let NamespaceTool { name, description, tools, defer_loading, rest } = tool;
         check(&format!("{path}."), &rest, NamespaceTool::ACCEPTED)?;
         self.count(&format!("{path}.tools"), tools.len())?;
@@ -182,7 +182,7 @@ impl Tools {
         Ok(())
     }
 
-    fn search(&mut self, path: &str, tool: ToolSearchTool) -> Result<(), InferenceError> {
+    fn search(&mut self, path: &str, tool: ToolSearchTool) -> Result<()> {
         let ToolSearchTool { execution: _, description, parameters, rest } = tool;
         check(&format!("{path}."), &rest, ToolSearchTool::ACCEPTED)?;
         let description = description.unwrap_or_else(|| "Searches for further tools.".to_owned());
@@ -200,17 +200,12 @@ impl Tools {
     }
 
     /// Notes further tools of the request.
-    fn count(&mut self, path: &str, more: usize) -> Result<(), InferenceError> {
+    fn count(&mut self, path: &str, more: usize) -> Result<()> {
         self.given = self.given.saturating_add(more);
         check_elements(path, self.given, limits::MAX_TOOLS)
     }
 
-    fn function(
-        &mut self,
-        path: &str,
-        group: Option<&Group>,
-        tool: FunctionTool,
-    ) -> Result<(), InferenceError> {
+    fn function(&mut self, path: &str, group: Option<&Group>, tool: FunctionTool) -> Result<()> {
         let FunctionTool { name, description, parameters, strict, defer_loading, rest } = tool;
         check(&format!("{path}."), &rest, FunctionTool::ACCEPTED)?;
         let parameters = parameters.map(JsonInput::from).unwrap_or_default();
@@ -222,12 +217,7 @@ impl Tools {
         Ok(())
     }
 
-    fn custom(
-        &mut self,
-        path: &str,
-        group: Option<&Group>,
-        tool: CustomTool,
-    ) -> Result<(), InferenceError> {
+    fn custom(&mut self, path: &str, group: Option<&Group>, tool: CustomTool) -> Result<()> {
         let CustomTool { name, description, format, defer_loading, rest } = tool;
         check(&format!("{path}."), &rest, CustomTool::ACCEPTED)?;
         let mut description = described(group, description.unwrap_or_default());
@@ -301,6 +291,7 @@ fn described(group: Option<&Group>, description: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inference::error::InferenceError;
 
     fn tools(list: Value) -> Result<Tools, InferenceError> {
         let mut tools = Tools::default();

@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::STATUS_PAGE;
 use super::cors::Cors;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -60,7 +60,7 @@ impl Sites {
     ///
     /// # Errors
     /// One can have; the error names the header, and the setting that would allow it.
-    pub fn check(&self, request: &Parts) -> Result<(), InferenceError> {
+    pub fn check(&self, request: &Parts) -> Result<()> {
         let own = self.own_host(request)?;
         if self.has_listed_origin(&request.headers, own.as_ref())? {
             return Ok(());
@@ -69,7 +69,7 @@ impl Sites {
     }
 
     /// The host that the request is for; `None` if it names none.
-    fn own_host(&self, request: &Parts) -> Result<Option<Host>, InferenceError> {
+    fn own_host(&self, request: &Parts) -> Result<Option<Host>> {
         let mut own = None;
         let mut headers = request.headers.get_all(HOST).iter();
         let header = headers.next().map(HeaderValue::as_bytes).filter(|text| !text.is_empty());
@@ -103,11 +103,7 @@ impl Sites {
     }
 
     /// Whether the request has an origin, and it is one of `gateway.cors_origins`.
-    fn has_listed_origin(
-        &self,
-        headers: &HeaderMap,
-        own: Option<&Host>,
-    ) -> Result<bool, InferenceError> {
+    fn has_listed_origin(&self, headers: &HeaderMap, own: Option<&Host>) -> Result<bool> {
         let mut origins = headers.get_all(ORIGIN).iter();
         let Some(origin) = origins.next() else { return Ok(false) };
         let is_alone = origins.next().is_none();
@@ -142,7 +138,7 @@ pub fn is_own_page(request: &Parts) -> bool {
 ///
 /// # Errors
 /// Another page did, or no page; the error names the header.
-pub fn check_own_origin(request: &Parts) -> Result<(), InferenceError> {
+pub fn check_own_origin(request: &Parts) -> Result<()> {
     let headers = &request.headers;
     if let Some(site) = values(headers, &FETCH_SITE).find(|site| *site != "same-origin") {
         return refuse("sec-fetch-site", "same-origin", quoted(site));
@@ -182,7 +178,7 @@ fn asked_host(request: &Parts) -> Option<Host> {
 
 /// Refuses what a page of another site made a browser send. A link to the status page is followed:
 /// it shows the page in a tab of its own, which no other page can read.
-fn check_fetch_site(request: &Parts) -> Result<(), InferenceError> {
+fn check_fetch_site(request: &Parts) -> Result<()> {
     let headers = &request.headers;
     let known = ["same-origin", "same-site", "none"];
     let Some(site) = values(headers, &FETCH_SITE).find(|site| !known.contains(site)) else {

@@ -3,6 +3,7 @@
 use http::Request;
 
 use super::*;
+use crate::inference::error::InferenceError;
 
 fn sites() -> Sites {
     let cors = Cors::new(&["https://chat.example".to_owned()]);

@@ -15,7 +15,7 @@ use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use vllm::sampling_params::Constraint;
 
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::{InferenceError, refuse};
+use crate::inference::error::{InferenceError, Result, refuse};
 use crate::inference::input::{PromptInput, RequestInput};
 use crate::inference::params::GenerationParams;
 
@@ -41,9 +41,7 @@ pub(super) struct AnswerWish {
 ///
 /// # Errors
 /// The first field that is not served.
-pub(super) fn generate(
-    message: vllm::GenerateRequest,
-) -> Result<(RequestInput, AnswerWish), InferenceError> {
+pub(super) fn generate(message: vllm::GenerateRequest) -> Result<(RequestInput, AnswerWish)> {
     use vllm::generate_request::Input;
     let vllm::GenerateRequest {
         request_id: name,
@@ -97,7 +95,7 @@ pub(super) fn generate(
 }
 
 /// Checks a number of a replica: there is one.
-pub(super) fn check_rank(field: &str, rank: Option<i32>) -> Result<(), InferenceError> {
+pub(super) fn check_rank(field: &str, rank: Option<i32>) -> Result<()> {
     match rank {
         None | Some(0) => Ok(()),
         Some(rank) => refuse(field, "0: this service is one replica", rank),
@@ -105,7 +103,7 @@ pub(super) fn check_rank(field: &str, rank: Option<i32>) -> Result<(), Inference
 }
 
 /// Checks a router's name of a request.
-pub(super) fn check_name(name: &str) -> Result<(), InferenceError> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     if name.len() <= MAX_NAME_BYTES {
         return Ok(());
     }
@@ -113,11 +111,11 @@ pub(super) fn check_name(name: &str) -> Result<(), InferenceError> {
 }
 
 /// Refuses a field that is set.
-fn check_absent(is_set: bool, field: &str, expected: &str) -> Result<(), InferenceError> {
+fn check_absent(is_set: bool, field: &str, expected: &str) -> Result<()> {
     if is_set { refuse(field, expected, "a value") } else { Ok(()) }
 }
 
-fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
+fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>> {
     let image = |(at, vllm::MediaRef { modality, url }): (usize, vllm::MediaRef)| {
         let is_image = modality == Modality::Image as i32 || modality == 0;
         if !is_image {
@@ -131,7 +129,7 @@ fn images(refs: vllm::MediaRefs) -> Result<Vec<EncodedImage>, InferenceError> {
 }
 
 /// Longer than 60 lines: all fields are taken apart in one place.
-fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceError> {
+fn params(params: vllm::SamplingParams) -> Result<GenerationParams> {
     let vllm::SamplingParams {
         temperature,
         top_p,
@@ -197,7 +195,7 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams, InferenceErr
     })
 }
 
-fn logit_bias(biases: HashMap<i32, f32>) -> Result<Vec<LogitBias>, InferenceError> {
+fn logit_bias(biases: HashMap<i32, f32>) -> Result<Vec<LogitBias>> {
     let mut biases: Vec<(i32, f32)> = biases.into_iter().collect();
     // The order of a map is none; errors name the same entry each time.
     biases.sort_by_key(|(id, _)| *id);
@@ -216,7 +214,7 @@ struct Forms {
 }
 
 /// What a constraint asks of the answer.
-fn form(constraint: Constraint) -> Result<Forms, InferenceError> {
+fn form(constraint: Constraint) -> Result<Forms> {
     let text = match constraint {
         Constraint::StructuralTag(tag) => {
             let channels = AnswerForm::of_structural_tag("sampling_params.structural_tag", &tag)?;

@@ -12,7 +12,7 @@ use vllm::generate_response::Response;
 
 use super::decode::AnswerWish;
 use crate::inference::admission::ByteHold;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 
 /// Messages that are ready to be sent.
 pub(super) type Outbox = VecDeque<vllm::GenerateResponse>;
@@ -63,11 +63,7 @@ impl AnswerEncoder {
     ///
     /// # Errors
     /// There is no room for an answer that is kept until it is whole.
-    pub(super) fn event(
-        &mut self,
-        event: AnswerEvent,
-        outbox: &mut Outbox,
-    ) -> Result<(), InferenceError> {
+    pub(super) fn event(&mut self, event: AnswerEvent, outbox: &mut Outbox) -> Result<()> {
         let index = event.sample_index;
         if !self.wish.in_pieces {
             self.room.grow_answer(event.written_bytes())?;

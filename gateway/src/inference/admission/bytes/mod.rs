@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use paceline_vocabulary::Reason;
 use tokio::sync::oneshot;
 
-use crate::inference::error::InferenceError;
+use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::metrics::ByteFigures;
 use crate::turns::{Fit, Party, Turns};
@@ -208,7 +208,7 @@ impl ByteHold {
     ///
     /// # Errors
     /// More bytes than are left for the answer.
-    pub fn grow_answer(&self, bytes: u64) -> Result<(), InferenceError> {
+    pub fn grow_answer(&self, bytes: u64) -> Result<()> {
         let mut held = lock(&self.held);
         let counted = held.get(ByteKind::Answer);
         if bytes <= FREE_BYTES.max(counted) {

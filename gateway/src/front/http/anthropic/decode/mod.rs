@@ -21,7 +21,7 @@ use crate::front::http::number::{Count, MaxTokens, TopK};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded, Extension};
 use crate::front::http::values::{self, TextOr};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, PromptInput, RequestInput, ToolCallRule,
 };
@@ -61,10 +61,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// The first field that is not served, by its path in the body.
-pub fn decode(
-    body: MessagesRequest,
-    purpose: Purpose,
-) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<Decoded<Asked>> {
     let MessagesRequest {
         model: _, // checked by the front
         max_tokens,
@@ -159,7 +156,7 @@ pub fn decode(
 }
 
 /// Refuses a thread with the code on which Anthropic's own package sends the whole conversation.
-fn check_thread(rest: &Rest) -> Result<(), InferenceError> {
+fn check_thread(rest: &Rest) -> Result<()> {
     match rest.0.get("thread") {
         None | Some(Value::Null) => Ok(()),
         Some(thread) => {
@@ -171,9 +168,7 @@ fn check_thread(rest: &Rest) -> Result<(), InferenceError> {
 }
 
 /// The system prompt as the first message.
-fn system_message(
-    system: Option<TextOr<SystemBlock>>,
-) -> Result<Option<OpenMessage>, InferenceError> {
+fn system_message(system: Option<TextOr<SystemBlock>>) -> Result<Option<OpenMessage>> {
     let mut message = OpenMessage::new("system", "system");
     match system {
         None => {}
@@ -194,7 +189,7 @@ fn system_message(
 }
 
 /// How the model uses the tools; `None` if they are left out of the prompt.
-fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>, InferenceError> {
+fn tool_rule(choice: Option<ToolChoice>) -> Result<Option<ToolCallRule>> {
     let Some(ToolChoice { kind, name, disable_parallel_tool_use: _, rest }) = choice else {
         return Ok(Some(ToolCallRule::Auto));
     };
@@ -228,10 +223,7 @@ struct Thoughts {
 }
 
 /// The variable by which published templates turn thoughts on and off, and how long they are to be.
-fn thoughts(
-    thinking: Option<Thinking>,
-    output: Option<OutputConfig>,
-) -> Result<Thoughts, InferenceError> {
+fn thoughts(thinking: Option<Thinking>, output: Option<OutputConfig>) -> Result<Thoughts> {
     let mut thoughts = Thoughts::default();
     if let Some(Thinking { kind, display, budget_tokens, rest }) = thinking {
         let thinks = match kind.as_str() {
@@ -268,7 +260,7 @@ fn thoughts(
 }
 
 /// How much the model thinks, in the field `effort` of the object at `path`.
-fn amount(path: &str, word: &str) -> Result<Effort, InferenceError> {
+fn amount(path: &str, word: &str) -> Result<Effort> {
     let known = Effort::from_word(word).filter(|known| *known >= Effort::Low);
     known.ok_or_else(|| {
         let expected = "low, medium, high, xhigh or max";
@@ -277,7 +269,7 @@ fn amount(path: &str, word: &str) -> Result<Effort, InferenceError> {
 }
 
 /// How much the model thinks in one turn, by a message of the system at `path`.
-fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>, InferenceError> {
+fn effort_of_turn(path: &str, config: OutputConfig) -> Result<Option<Effort>> {
     let OutputConfig { effort, format, rest } = config;
     check(&format!("{path}."), &rest, OutputConfig::ACCEPTED)?;
     if format.is_some() {

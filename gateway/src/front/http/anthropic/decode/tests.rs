@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::inference::input::{JsonInput, MessageInput, ToolInput};
 
-fn decoded(body: Value, purpose: Purpose) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+fn decoded(body: Value, purpose: Purpose) -> Result<Decoded<Asked>, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"), purpose)
 }
 
@@ -20,11 +20,11 @@ fn with(mut more: Value) -> Value {
     body
 }
 
-fn served(more: Value) -> Decoded<RequestInput, Asked> {
+fn served(more: Value) -> Decoded<Asked> {
     decoded(with(more), Purpose::Answer).expect("served")
 }
 
-fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
+fn conversation(decoded: Decoded<Asked>) -> ConversationInput {
     match decoded.input.prompt {
         PromptInput::Conversation(conversation) => conversation,
         other => panic!("a conversation, not {other:?}"),
@@ -294,7 +294,7 @@ fn what_is_not_served_is_refused_by_its_path() {
 }
 
 /// Where the client finds a field of a message of the input.
-fn place(decoded: &Decoded<RequestInput, Asked>, inner: &str) -> Option<String> {
+fn place(decoded: &Decoded<Asked>, inner: &str) -> Option<String> {
     decoded.paths.translate(InferenceError::invalid(inner, "a", "b")).field
 }
 

@@ -11,7 +11,7 @@ pub(crate) mod write;
 
 use crate::front::http::answer::Head;
 use crate::front::http::protocol::{DecodeContext, Decoded, Protocol};
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
@@ -19,9 +19,7 @@ use request::ChatCompletionRequest;
 use write::ChatWriter;
 
 /// The middle's input in a body.
-pub(in crate::front::http) fn input(
-    body: ChatCompletionRequest,
-) -> Result<RequestInput, InferenceError> {
+pub(in crate::front::http) fn input(body: ChatCompletionRequest) -> Result<RequestInput> {
     Ok(decode::chat(body)?.input)
 }
 
@@ -38,7 +36,7 @@ impl Protocol for Chat {
     fn decode(
         body: ChatCompletionRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, ChatWriter>, InferenceError> {
+    ) -> Result<Decoded<ChatWriter>> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
         Ok(decode::chat(body)?.with_writer(|asked, RequestInput { params, .. }| {
             let logprobs = params.logprobs.map(|_| context.token_texts());

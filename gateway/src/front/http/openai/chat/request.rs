@@ -17,7 +17,7 @@ use crate::front::http::openai::params::{
 };
 use crate::front::http::values::{TextOr, TextOrObject, ToolChoice};
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::params::GenerationParams;
 
 with_parameters! {

@@ -9,7 +9,7 @@ use crate::front::effort::{ENABLE_THINKING, REASONING_EFFORT, Thoughts, Wish};
 use crate::front::http::accepted::check;
 use crate::front::http::json::AnyJson;
 use crate::front::http::number::Count;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 
 /// The fields of a request that say it, and the variables of the template.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Wish {
 ///
 /// # Errors
 /// Two fields that contradict each other; a field that is not served.
-pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceError> {
+pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts> {
     let ThinkingFields { template_arguments, chat_template_kwargs, .. } = &fields;
     let variables = variables(template_arguments.as_ref(), chat_template_kwargs.as_ref())?;
     let mut all: Option<(&str, Wish)> = None;
@@ -75,7 +75,7 @@ pub(super) fn thoughts(fields: ThinkingFields) -> Result<Thoughts, InferenceErro
 ///
 /// # Errors
 /// Two of them have different numbers.
-pub(super) fn budget(fields: &ThinkingFields) -> Result<Option<u32>, InferenceError> {
+pub(super) fn budget(fields: &ThinkingFields) -> Result<Option<u32>> {
     let thinking = fields.thinking.as_ref().and_then(|thinking| thinking.budget_tokens);
     let reasoning = fields.reasoning.as_ref().and_then(|reasoning| reasoning.max_tokens);
     match (thinking.map(Count::get), reasoning.map(Count::get)) {
@@ -88,10 +88,7 @@ pub(super) fn budget(fields: &ThinkingFields) -> Result<Option<u32>, InferenceEr
 }
 
 /// The variables of the template, from the field that has them.
-fn variables(
-    ours: Option<&AnyJson>,
-    theirs: Option<&AnyJson>,
-) -> Result<Map<String, Value>, InferenceError> {
+fn variables(ours: Option<&AnyJson>, theirs: Option<&AnyJson>) -> Result<Map<String, Value>> {
     let (field, given) = match (ours, theirs) {
         (Some(_), Some(_)) => {
             let expected = "nothing beside paceline.template_arguments";
@@ -117,7 +114,7 @@ fn own_name(variables: &Map<String, Value>) -> Option<&String> {
 }
 
 /// The wish of each field, by the field's name.
-fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>, InferenceError> {
+fn wishes(fields: ThinkingFields) -> Result<Vec<(&'static str, Wish)>> {
     let ThinkingFields {
         template_arguments: _,
         chat_template_kwargs: _,

@@ -15,7 +15,7 @@ use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, Prompt};
 use crate::inference::bounds::{MAX_PROMPTS, check_elements};
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::inference::input::{PromptInput, RequestInput};
 use crate::inference::params::GenerationParams;
 
@@ -30,7 +30,7 @@ const DEFAULT_TOKENS: u32 = 16;
 pub(crate) fn completion(
     request: CompletionRequest,
     infill: impl FnOnce() -> Option<Infill>,
-) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+) -> Result<Decoded<Asked>> {
     let (fields, parameters) = request.split();
     let CompletionFields {
         model: _, // checked by the front
@@ -89,7 +89,7 @@ pub(crate) fn completion(
 }
 
 /// A prompt whose answer stands before `suffix`. Several prompts would each repeat it.
-fn filled(prompt: Prompt, suffix: &str, infill: &Infill) -> Result<Prompt, InferenceError> {
+fn filled(prompt: Prompt, suffix: &str, infill: &Infill) -> Result<Prompt> {
     let refused = |found| {
         refuse("prompt", "one text, because the answer stands between it and the suffix", found)
     };
@@ -104,7 +104,7 @@ fn filled(prompt: Prompt, suffix: &str, infill: &Infill) -> Result<Prompt, Infer
 }
 
 /// The prompts of a request.
-fn prompts(prompt: Prompt) -> Result<Vec<PromptInput>, InferenceError> {
+fn prompts(prompt: Prompt) -> Result<Vec<PromptInput>> {
     match prompt {
         Prompt::Text(text) => Ok(vec![PromptInput::Text(text)]),
         Prompt::Tokens(ids) => Ok(vec![prompt_ids("prompt", ids)?]),
@@ -121,7 +121,7 @@ fn prompts(prompt: Prompt) -> Result<Vec<PromptInput>, InferenceError> {
 }
 
 /// A prompt of these token ids.
-fn prompt_ids(field: &str, ids: Vec<u32>) -> Result<PromptInput, InferenceError> {
+fn prompt_ids(field: &str, ids: Vec<u32>) -> Result<PromptInput> {
     check_elements(field, ids.len(), limits::MAX_TOKEN_IDS)?;
     Ok(PromptInput::Ids(ids))
 }

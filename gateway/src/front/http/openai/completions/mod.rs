@@ -16,7 +16,7 @@ use paceline_proto::limits;
 use crate::front::http::answer::Head;
 use crate::front::http::json;
 use crate::front::http::protocol::{DecodeContext, Decoded, Protocol};
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::input::RequestInput;
 
 use super::error::OpenAi;
@@ -24,9 +24,7 @@ use request::CompletionRequest;
 use write::{Answers, CompletionWriter};
 
 /// The middle's input for the first prompt of a body.
-pub(in crate::front::http) fn input(
-    body: CompletionRequest,
-) -> Result<RequestInput, InferenceError> {
+pub(in crate::front::http) fn input(body: CompletionRequest) -> Result<RequestInput> {
     Ok(decode::completion(body, || None)?.input)
 }
 
@@ -48,7 +46,7 @@ impl Protocol for Completions {
     fn decode(
         body: CompletionRequest,
         context: &DecodeContext<'_>,
-    ) -> Result<Decoded<RequestInput, CompletionWriter>, InferenceError> {
+    ) -> Result<Decoded<CompletionWriter>> {
         context.check_model(body.model.as_deref().unwrap_or_default())?;
         let decoded = decode::completion(body, || context.infill())?;
         let of_prompt = decoded.input.params.samples;

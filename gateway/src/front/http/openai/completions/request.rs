@@ -13,7 +13,7 @@ use crate::front::http::openai::params::{
 };
 use crate::front::http::values::{Prompt, PromptForms, TextOr};
 use crate::inference::bounds::SampleCount;
-use crate::inference::error::InferenceError;
+use crate::inference::error::Result;
 use crate::inference::params::GenerationParams;
 
 with_parameters! {

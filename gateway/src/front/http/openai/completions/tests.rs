@@ -15,17 +15,14 @@ use crate::front::http::openai::params::Asked;
 use crate::front::http::protocol::{AnswerWriter as _, Decoded, TokenTexts};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
-use crate::inference::input::{PromptInput, RequestInput};
+use crate::inference::input::PromptInput;
 
-fn decoded(fields: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+fn decoded(fields: Value) -> Result<Decoded<Asked>, InferenceError> {
     decoded_by(&["x"], fields)
 }
 
 /// A request for a model with these added tokens, from id 0 on.
-fn decoded_by(
-    added: &[&str],
-    fields: Value,
-) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+fn decoded_by(added: &[&str], fields: Value) -> Result<Decoded<Asked>, InferenceError> {
     let body = serde_json::from_value::<CompletionRequest>(fields).expect("the message's form");
     completion(body, || infill(added))
 }

@@ -26,7 +26,7 @@ use crate::front::http::number::{MaxTokensOrNone, Seed, TopLogprobs};
 use crate::front::http::protocol::{AllowedToolCalls, Decoded, Extension};
 use crate::front::http::values::{self, TextOr, ToolKind};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{Result, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput,
@@ -72,7 +72,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// The first field that is not served, by its path in the body.
-pub fn decode(body: ResponsesRequest) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+pub fn decode(body: ResponsesRequest) -> Result<Decoded<Asked>> {
     let repeated = repeated(&body);
     let ResponsesRequest {
         model: _, // checked by the front
@@ -214,7 +214,7 @@ impl Items {
     }
 
     /// Adds an item. Longer than 60 lines: an arm for each type of item.
-    fn item(&mut self, path: String, item: Item, turn: Turn) -> Result<(), InferenceError> {
+    fn item(&mut self, path: String, item: Item, turn: Turn) -> Result<()> {
         let check = |rest| check(&format!("{path}."), rest, accepted::ITEM);
         let mut place = MessagePath::new(path.as_str());
         let made = match item {
@@ -324,7 +324,7 @@ impl Items {
         place: &mut MessagePath,
         path: &str,
         item: ToolSearchOutputItem,
-    ) -> Result<Option<MessageInput>, InferenceError> {
+    ) -> Result<Option<MessageInput>> {
         let ToolSearchOutputItem { call_id, execution: _, tools, rest: _ } = item;
         let path = |name: &str| format!("{path}.{name}");
         let found = self.tools.find(&path("tools"), tools)?;
@@ -353,7 +353,7 @@ impl Items {
         path: &str,
         name: &str,
         item: ShellCallItem,
-    ) -> Result<MessageInput, InferenceError> {
+    ) -> Result<MessageInput> {
         let ShellCallItem { call_id, id, action, operation, rest } = item;
         check(&format!("{path}."), &rest, ShellCallItem::ACCEPTED)?;
         place_tool_call(place, path, if action.is_some() { "action" } else { "operation" });
@@ -389,7 +389,7 @@ fn message(role: &str, content: Vec<ContentPartInput>) -> MessageInput {
 
 /// The text of a thought: as it is, as this service hid it, or its summary. A thought that another
 /// service hid has no text here.
-fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
+fn thought(path: &str, item: ReasoningItem) -> Result<String> {
     let ReasoningItem { summary, content, encrypted_content, rest: _ } = item;
     let length = |texts: &Option<Vec<_>>| texts.as_ref().map_or(0, Vec::len);
     check_elements(&format!("{path}.content"), length(&content), limits::MAX_PARTS)?;
@@ -400,7 +400,7 @@ fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
             check(&format!("{path}.{name}[{at}]."), &rest, ReasoningText::ACCEPTED)?;
             Ok(text)
         };
-        let texts: Result<Vec<String>, InferenceError> = parts.map(text).collect();
+        let texts: Result<Vec<String>> = parts.map(text).collect();
         texts.map(|texts| texts.join("\n\n"))
     };
     let (content, summary) = (join("content", content)?, join("summary", summary)?);
@@ -411,7 +411,7 @@ fn thought(path: &str, item: ReasoningItem) -> Result<String, InferenceError> {
 }
 
 /// Form of the answer's text that the request demands.
-fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>, InferenceError> {
+fn text_form(text: Option<TextConfig>) -> Result<Option<TextForm>> {
     const FIELD: &str = "text.format.schema";
     let Some(TextConfig { format, rest }) = text else { return Ok(None) };
     check("text.", &rest, TextConfig::ACCEPTED)?;
@@ -437,7 +437,7 @@ struct Included {
 }
 
 /// Whether thoughts come in a form that the client resends.
-fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, InferenceError> {
+fn included(include: Vec<String>, top: Option<u32>) -> Result<Included> {
     let unknown = |wanted: &String| !accepted::INCLUDE.iter().any(|(known, _)| known == wanted);
     if let Some(at) = include.iter().position(unknown) {
         let words: Vec<_> = accepted::INCLUDE.iter().map(|(known, _)| known).collect();
@@ -457,7 +457,7 @@ fn included(include: Vec<String>, top: Option<u32>) -> Result<Included, Inferenc
 }
 
 /// The variable by which published templates turn thoughts off, and how long they are to be.
-fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
+fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts> {
     let mut thoughts = Thoughts::default();
     let Some(Reasoning { effort, rest }) = reasoning else { return Ok(thoughts) };
     check("reasoning.", &rest, Reasoning::ACCEPTED)?;
@@ -478,7 +478,7 @@ fn thoughts(reasoning: Option<Reasoning>) -> Result<Thoughts, InferenceError> {
 }
 
 /// Whether the oldest items are left out of a conversation that does not fit.
-fn truncates(word: Option<String>) -> Result<bool, InferenceError> {
+fn truncates(word: Option<String>) -> Result<bool> {
     match word.as_deref() {
         None | Some("disabled") => Ok(false),
         Some("auto") => Ok(true),

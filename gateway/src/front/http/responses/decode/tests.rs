@@ -5,9 +5,10 @@ use paceline_vocabulary::RouteWish;
 use serde_json::json;
 
 use super::*;
+use crate::inference::error::InferenceError;
 use crate::inference::input::ToolCallRule;
 
-fn decoded(body: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+fn decoded(body: Value) -> Result<Decoded<Asked>, InferenceError> {
     decode(serde_json::from_value(body).expect("a request"))
 }
 
@@ -19,11 +20,11 @@ fn with(mut more: Value) -> Value {
     body
 }
 
-fn served(more: Value) -> Decoded<RequestInput, Asked> {
+fn served(more: Value) -> Decoded<Asked> {
     decoded(with(more)).expect("served")
 }
 
-fn conversation(decoded: Decoded<RequestInput, Asked>) -> ConversationInput {
+fn conversation(decoded: Decoded<Asked>) -> ConversationInput {
     match decoded.input.prompt {
         PromptInput::Conversation(conversation) => conversation,
         other => panic!("a conversation, not {other:?}"),
@@ -62,7 +63,7 @@ fn refused(more: Value, field: &str, word: &str) {
     assert!(error.message.contains(word), "{word:?} in {error}");
 }
 
-fn paths(decoded: &Decoded<RequestInput, Asked>) -> Vec<&str> {
+fn paths(decoded: &Decoded<Asked>) -> Vec<&str> {
     decoded.paths.messages.iter().map(|message| message.path.as_str()).collect()
 }
 

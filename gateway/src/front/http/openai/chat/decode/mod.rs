@@ -22,7 +22,7 @@ use crate::front::http::openai::params::{Asked, Extension, FIELDS, include_usage
 use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::front::http::values::{self, TextOr, ToolKind, detail_of, thought};
 use crate::inference::bounds::check_elements;
-use crate::inference::error::{InferenceError, quoted, refuse};
+use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::inference::input::{
     ContentPartInput, ConversationInput, JsonInput, MessageInput, PromptInput, RequestInput,
     ToolCallInput, ToolInput,
@@ -37,9 +37,7 @@ const KINDS: &[ToolKind] =
 ///
 /// # Errors
 /// A field that is not served, or not with its value.
-pub(crate) fn chat(
-    request: ChatCompletionRequest,
-) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+pub(crate) fn chat(request: ChatCompletionRequest) -> Result<Decoded<Asked>> {
     let (fields, parameters) = request.split();
     let ChatFields {
         model: _, // checked by the front
@@ -116,7 +114,7 @@ pub(crate) fn chat(
 }
 
 /// Form of the answer's text that the request demands.
-fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, InferenceError> {
+fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>> {
     const FIELD: &str = "response_format.json_schema";
     let Some(ResponseFormat { kind, json_schema, rest }) = format else { return Ok(None) };
     check("response_format.", &rest, ResponseFormat::ACCEPTED)?;
@@ -141,7 +139,7 @@ fn text_form(format: Option<ResponseFormat>) -> Result<Option<TextForm>, Inferen
 }
 
 /// Whether OpenRouter's field asks for the request's tokens. An answer that is whole has them anyway.
-fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool, InferenceError> {
+fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool> {
     let Some(UsageSwitch { include, rest }) = usage else { return Ok(false) };
     check("usage.", &rest, UsageSwitch::ACCEPTED)?;
     Ok(include.unwrap_or(false))
@@ -150,7 +148,7 @@ fn asks_for_usage(usage: Option<UsageSwitch>) -> Result<bool, InferenceError> {
 fn most_tokens(
     newer: Option<MaxTokensOrNone>,
     older: Option<MaxTokensOrNone>,
-) -> Result<Option<u32>, InferenceError> {
+) -> Result<Option<u32>> {
     match (newer.and_then(OrNone::get), older.and_then(OrNone::get)) {
         (Some(newer), Some(older)) if newer != older => {
             refuse("max_tokens", format!("{newer}, as max_completion_tokens has it"), older)
@@ -159,10 +157,7 @@ fn most_tokens(
     }
 }
 
-fn reported(
-    logprobs: Option<bool>,
-    top: Option<TopLogprobs>,
-) -> Result<Option<TopLogprobs>, InferenceError> {
+fn reported(logprobs: Option<bool>, top: Option<TopLogprobs>) -> Result<Option<TopLogprobs>> {
     match (logprobs.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or_default())),
         (false, None) => Ok(None),
@@ -173,7 +168,7 @@ fn reported(
     }
 }
 
-fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput, InferenceError> {
+fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput> {
     let ChatMessage {
         role,
         content,
@@ -233,12 +228,7 @@ fn message(at: usize, message: ChatMessage, turn: Turn) -> Result<MessageInput, 
     })
 }
 
-fn content_part(
-    path: &str,
-    place: usize,
-    part: ChatPart,
-    turn: Turn,
-) -> Result<ContentPartInput, InferenceError> {
+fn content_part(path: &str, place: usize, part: ChatPart, turn: Turn) -> Result<ContentPartInput> {
     let ChatPart { kind, text, refusal, image_url, image, url, detail, file, input_audio, rest } =
         part;
     let path = format!("{path}content[{place}].");
@@ -278,11 +268,7 @@ fn content_part(
 }
 
 /// The file of a part, which is at `path`.
-fn file_part(
-    path: &str,
-    file: Option<ChatFile>,
-    turn: Turn,
-) -> Result<ContentPartInput, InferenceError> {
+fn file_part(path: &str, file: Option<ChatFile>, turn: Turn) -> Result<ContentPartInput> {
     let ChatFile { file_data, file_id, filename, rest } = file.unwrap_or_default();
     check(&format!("{path}."), &rest, ChatFile::ACCEPTED)?;
     let (name, source) = match (&file_data, &file_id) {
@@ -318,7 +304,7 @@ impl ImageFields {
     ///
     /// # Errors
     /// No image, two of them, or one under a name that the type has not.
-    fn part(self, path: &str, kind: &str) -> Result<ContentPartInput, InferenceError> {
+    fn part(self, path: &str, kind: &str) -> Result<ContentPartInput> {
         let Self { image_url, image, url, detail } = self;
         let all = [("image_url", image_url), ("image", image), ("url", url)];
         let mut given = all.into_iter().filter_map(|(name, source)| Some((name, source?)));
@@ -348,11 +334,7 @@ impl ImageFields {
     }
 }
 
-fn tool_call(
-    path: &str,
-    place: usize,
-    call: ChatToolCall,
-) -> Result<ToolCallInput, InferenceError> {
+fn tool_call(path: &str, place: usize, call: ChatToolCall) -> Result<ToolCallInput> {
     let ChatToolCall { id, kind, function, rest } = call;
     let path = format!("{path}tool_calls[{place}].");
     check(&path, &rest, ChatToolCall::ACCEPTED)?;
@@ -362,7 +344,7 @@ fn tool_call(
     Ok(ToolCallInput { id, name, arguments: arguments.input() })
 }
 
-fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
+fn tool(at: usize, tool: ChatTool) -> Result<ToolInput> {
     let ChatTool { kind, function, rest } = tool;
     let tool = format!("tools[{at}]");
     let path = format!("{tool}.");
@@ -381,7 +363,7 @@ fn tool(at: usize, tool: ChatTool) -> Result<ToolInput, InferenceError> {
     })
 }
 
-fn check_kind(field: &str, kind: &str) -> Result<(), InferenceError> {
+fn check_kind(field: &str, kind: &str) -> Result<()> {
     match kind {
         "function" => Ok(()),
         other => refuse(field, "function, the type that is served", quoted(other)),

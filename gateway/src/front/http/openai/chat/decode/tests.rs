@@ -14,12 +14,12 @@ use crate::front::http::protocol::{AllowedToolCalls, Decoded};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
-    ToolCallRule, ToolInput,
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, ToolCallInput, ToolCallRule,
+    ToolInput,
 };
 use crate::inference::params::GenerationParams;
 
-fn decoded(request: Value) -> Result<Decoded<RequestInput, Asked>, InferenceError> {
+fn decoded(request: Value) -> Result<Decoded<Asked>, InferenceError> {
     chat(serde_json::from_value::<ChatCompletionRequest>(request).expect("the message's form"))
 }
 
