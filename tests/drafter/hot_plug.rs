@@ -18,23 +18,27 @@ const ARRAY_GROWTH: f64 = 1.02;
 const RESIDENT_GROWTH: u64 = 8 << 20;
 
 /// Most growth of the resident memory in a round of many, in bytes: half of the smallest leak that
-/// was ever planted. A round without one grows by a hundredth of it.
+/// was ever planted.
 const GROWTH_A_ROUND: f64 = 400e3;
 
 /// Rounds after which the gaps are what they will be.
 const FIRST_ROUNDS: u64 = 5;
 /// Rounds whose growth counts.
 const LINE_ROUNDS: u64 = 15;
+/// Rounds in a row of which the lowest memory counts: passing peaks of up to 70 MB only add.
+const LOWEST_OF: usize = 3;
 
-/// Growth of values at 0, 1, 2, ...: the median of what each pair of them grows by in one step. A
-/// measurement that met a passing peak moves it little (Theil 1950, Sen 1968).
-fn slope(values: &[f64]) -> f64 {
+/// Growth in a round: of the lowest values of a few rounds in a row, the median of what each pair of
+/// them grows by (Theil 1950, Sen 1968).
+fn slope(of_rounds: &[f64]) -> f64 {
+    let lowest = |rounds: &[f64]| rounds.iter().copied().fold(f64::INFINITY, f64::min);
+    let values: Vec<f64> = of_rounds.chunks(LOWEST_OF).map(lowest).collect();
     let places = 0..values.len();
     let pairs = places.flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
     let growth = |(earlier, later)| (values[later] - values[earlier]) / (later - earlier) as f64;
     let mut growths: Vec<f64> = pairs.map(growth).collect();
     growths.sort_by(f64::total_cmp);
-    growths[growths.len() / 2]
+    growths[growths.len() / 2] / LOWEST_OF as f64
 }
 
 /// Bytes of the target.
