@@ -255,10 +255,49 @@ fn events_can_be_listed_and_followed_and_survive_a_supervisor() {
 }
 
 #[test]
+fn a_service_is_listed_asked_in_short_forms_and_stopped() {
+    let mut stack = Stack::ready("drafter.model = \"\"\n");
+    let listed = done(&stack.paceline(&["ps"], ""));
+    for process in ["gateway", "supervisor", "target"] {
+        let pid = stack.pid(process).to_string();
+        let line = listed.lines().find(|line| line.split_whitespace().nth(1) == Some(process));
+        let line = line.unwrap_or_else(|| panic!("no {process} in {listed}"));
+        assert!(line.contains(&pid) && line.contains(" ready "), "{line}");
+    }
+    assert!(!listed.contains("drafter"), "{listed}");
+
+    let answer = |words: &[&str], input: &str| {
+        let how = ["--max-tokens", "8", "--temperature", "0"];
+        done(&stack.paceline(&[&["generate"], words, &how].concat(), input))
+    };
+    let both = answer(&["--message", "List three fruits.\n\nTell a story."], "");
+    assert_eq!(answer(&["List three fruits."], "Tell a story.\n"), both);
+    let one = answer(&["--message", "List three fruits."], "");
+    assert_eq!(answer(&["List three fruits."], ""), one);
+    assert_eq!(answer(&[], "List three fruits.\n"), one);
+    assert_ne!(one, both);
+    for (words, input) in [(&["generate"][..], "\n"), (&["generate", "a", "--message", "b"], "")] {
+        let output = stack.paceline(words, input);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+    }
+
+    assert_eq!(done(&stack.paceline(&["stop"], "")), "stopped\n");
+    assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
+    stack.sweep();
+    assert_eq!(stack.paceline(&["stop"], "").status.code(), Some(3));
+}
+
+#[test]
 fn bad_commands_and_a_missing_service_are_reported() {
     let stack = Stack::new("");
     for words in [&["restart", "target"][..], &["drain"], &["events"], &["events", "--follow"]] {
         assert_eq!(stack.paceline(words, "").status.code(), Some(3), "{words:?}");
+    }
+    for word in ["ps", "stop"] {
+        let output = stack.paceline(&[word], "");
+        assert_eq!(output.status.code(), Some(3), "{word}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{word}: {said}");
     }
     for words in [&["restart", "clock"][..], &["drain", "--now"], &["events", "--last", "-1"]] {
         assert_eq!(stack.paceline(words, "").status.code(), Some(2), "{words:?}");

@@ -61,7 +61,8 @@ impl Flags {
     /// A flag and a `--set` of its key; with `--port` the configuration that names the host.
     pub fn of_serve(args: &ServeArgs) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
-        flags.add_models(args.model.as_deref(), args.drafter.as_deref());
+        let model = args.model.as_deref().or(args.positional_model.as_deref());
+        flags.add_models(model, args.drafter.as_deref());
         if let Some(http) = &args.http {
             let address = if http == OFF { "" } else { http };
             flags.add("--http", "gateway.http", address);

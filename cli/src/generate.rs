@@ -1,6 +1,6 @@
 //! `paceline generate`: one request, its answer as text or as one JSON object.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::path::Path;
 
 use paceline_client::answer::Answer;
@@ -13,6 +13,7 @@ use tonic::Streaming;
 
 use crate::args::{GenerateArgs, HowArgs};
 use crate::messages::{self, Conversation};
+use crate::piped;
 
 /// Largest file that is read as an image. What the service takes is its own to say
 /// (limits.max_message_bytes); this only keeps a slip of the hand from filling memory.
@@ -135,9 +136,8 @@ impl Ask {
                 return Ok(as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.0.clone() })));
             }
             _ => {
-                return Err(Failure::usage(
-                    "expected one of --prompt, --messages, --message, --token-ids",
-                ));
+                let text = typed_or_piped(args.input.text.as_deref())?;
+                Conversation { messages: vec![message::text("user", text)], tools: vec![] }
             }
         };
         messages::show(&mut conversation.messages, images)
@@ -174,6 +174,20 @@ impl Ask {
         response
             .map(tonic::Response::into_inner)
             .map_err(|status| Failure::before_answer(&status, address))
+    }
+}
+
+/// The text of the command line, then the piped one after a blank line.
+fn typed_or_piped(typed: Option<&str>) -> Result<String, Failure> {
+    let input = std::io::stdin();
+    let piped = if input.is_terminal() { String::new() } else { piped::read(input.lock())? };
+    let parts = typed.into_iter().chain([piped.as_str()]);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    match parts.is_empty() {
+        false => Ok(parts.join("\n\n")),
+        true => Err(Failure::usage(
+            "expected a text, as in `paceline generate \"Why is the sky blue?\"`, one on standard input, or one of --prompt, --messages, --message, --token-ids, found none",
+        )),
     }
 }
 

@@ -3,10 +3,10 @@
 //! what `paceline-bench` needs as well (`paceline-client`).
 //!
 //! - [`args`] · commands and flags
-//! - [`messages`] · conversations from JSON
+//! - [`messages`], [`piped`] · conversations from JSON, text of standard input
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
-//! - [`status`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
-//! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`] · orders, one command each
+//! - [`status`], [`ps`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
+//! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
 //! - [`config`], [`flags`] · settings and their sources; flags as settings
 //! - [`fetch`] · models of a hub that are fetched before a start
 //! - [`service`] · the service of systemd or launchd
@@ -31,7 +31,9 @@ pub mod key;
 pub mod messages;
 pub mod models;
 pub mod other_program;
+pub mod piped;
 pub mod policy;
+pub mod ps;
 pub mod restart;
 pub mod routes;
 pub mod selftest;
@@ -39,6 +41,7 @@ pub mod serve;
 pub mod service;
 pub mod status;
 pub mod step_costs;
+pub mod stop;
 pub mod target;
 pub mod top;
 
@@ -67,6 +70,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Generate(args) => generate::run(&args, screen).await,
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
+        Command::Ps(args) => ps::run(&args, screen).await,
+        Command::Stop(args) => stop::run(&args, screen).await,
         Command::Run(args) => ask_once::run(&args, screen).await,
         Command::Top(args) => top::run(&args, screen).await,
         Command::Config(args) => config::run(&args, screen).await,

@@ -49,6 +49,10 @@ pub enum Command {
     Chat(Box<ChatArgs>),
     /// Show each process, its state, and the reason
     Status(ShowArgs),
+    /// List the processes that run, with model, memory and time
+    Ps(ConfigArg),
+    /// End the running service; running requests get 30 seconds
+    Stop(ConfigArg),
     /// Ask one question of a model, without a service that runs
     Run(Box<RunArgs>),
     /// Watch what runs, and give orders by keys
@@ -86,8 +90,10 @@ pub enum Command {
     #[command(disable_help_flag = true)]
     Pull(OtherArgs),
     /// The models of this machine, with sizes
+    #[command(visible_aliases = ["list", "ls"])]
     Models(ModelsArgs),
     /// Describe a model: its kind, its memory on this machine, and whether a drafter goes with it
+    #[command(visible_alias = "show")]
     Inspect(InspectArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
@@ -136,10 +142,14 @@ pub struct GenerateArgs {
     pub service: ServiceArgs,
 }
 
-/// Prompt to continue or messages to answer: exactly one.
+/// Prompt to continue or messages to answer: one of them, or a message on standard input.
 #[derive(Clone, Debug, Default, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub struct Input {
+    /// One message of the user, as --message; text that is piped in follows it after a blank line,
+    /// or is the message alone
+    #[arg(value_name = "TEXT")]
+    pub text: Option<String>,
     /// Text to continue as it is, without chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,

@@ -8,6 +8,9 @@ use paceline_process::config::Assignment;
 /// `paceline config set` and environment.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ServeArgs {
+    /// Model to serve, as --model
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub positional_model: Option<String>,
     /// Model to serve (target.model): a directory, org/name of a hub, which is fetched first if it is
     /// not here, or smollm2 [default: the embedded demo model]
     #[arg(long, value_name = "DIR|NAME")]

@@ -8,11 +8,7 @@ use paceline_proto::v1::Message;
 
 use crate::args::RunArgs;
 use crate::generate::read_image;
-use crate::messages;
-
-/// Most bytes of a question from standard input. What the service takes is
-/// limits.max_message_bytes; this only keeps an endless input from filling memory.
-const MAX_QUESTION_BYTES: u64 = 64 << 20;
+use crate::{messages, piped};
 
 /// The messages that the arguments describe. Reads standard input and the images.
 ///
@@ -37,23 +33,11 @@ pub(super) fn messages(args: &RunArgs) -> Result<Vec<Message>, Failure> {
     Ok(messages)
 }
 
-/// The question in this input, without the line ends after it.
+/// The question in this input.
 fn read(input: impl Read) -> Result<String, Failure> {
-    let bad = |found: &str| {
-        Failure::usage(format!("expected a question on standard input, found {found}"))
-    };
-    let mut text = vec![];
-    input
-        .take(MAX_QUESTION_BYTES + 1)
-        .read_to_end(&mut text)
-        .map_err(|error| bad(&format!("that it cannot be read: {error}")))?;
-    if text.len() as u64 > MAX_QUESTION_BYTES {
-        return Err(bad(&format!("more than {} MiB", MAX_QUESTION_BYTES >> 20)));
-    }
-    let text = String::from_utf8(text).map_err(|_| bad("bytes that are not UTF-8"))?;
-    match text.trim_end_matches(['\n', '\r']) {
-        "" => Err(bad("nothing")),
-        question => Ok(question.to_owned()),
+    match piped::read(input)? {
+        text if text.is_empty() => Err(piped::missing("nothing")),
+        question => Ok(question),
     }
 }
 

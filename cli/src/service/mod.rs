@@ -26,7 +26,7 @@ use paceline_client::{Failure, Screen};
 use self::facts::ServiceKind;
 use self::operator::Operator;
 use self::plan::Found;
-use crate::args::ServiceCommand;
+use crate::args::{ServiceCommand, ServiceScope};
 
 /// Runs the command.
 ///
@@ -42,6 +42,23 @@ pub async fn run(command: &ServiceCommand, screen: &mut Screen) -> Result<(), Fa
         ServiceCommand::Restart(scope) => control::restart(ServiceKind::of(*scope)?, screen).await,
         ServiceCommand::Status(scope) => control::status(ServiceKind::of(*scope)?, screen).await,
         ServiceCommand::Logs(args) => control::logs(args),
+    }
+}
+
+/// Stops the service whose runtime directory is `dir`, as its manager does it.
+///
+/// # Errors
+/// No manager runs a service there, or it refuses.
+pub async fn stop_of(dir: &Path, screen: &mut Screen) -> Result<(), Failure> {
+    let user = ServiceKind::of(ServiceScope::default())?;
+    let kinds = [user, ServiceKind::SystemdSystem].into_iter();
+    let mut kinds = kinds.filter(|kind| kind.runtime_dir().is_some_and(|own| own == dir));
+    match kinds.find(|kind| installed(*kind).is_ok()) {
+        Some(kind) => control::stop(kind, screen).await,
+        None => Err(Failure::refused_here(format!(
+            "expected a service of `paceline serve` or `paceline service` in {}, found a supervisor that something else started; stop it there, or try `paceline service stop`",
+            dir.display()
+        ))),
     }
 }
 

@@ -265,7 +265,8 @@ fn speculated(link: &LinkStatus) -> String {
     )
 }
 
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+/// Rows with columns of one width each.
+pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
