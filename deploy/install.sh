@@ -26,6 +26,9 @@ if [ "$order" = uninstall ]; then
     for dir in share/paceline share/doc/paceline lib/paceline; do
         [ ! -d "$to/$dir" ] || find "$to/$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
     done
+    for dir in share/bash-completion/completions share/zsh/site-functions share/fish/vendor_completions.d share/man/man1; do
+        rmdir "$to/$dir" "$to/${dir%/*}" 2>/dev/null || true
+    done
     for dir in share/doc share lib bin; do rmdir "$to/$dir" 2>/dev/null || true; done
     printf 'Removed from %s.\n' "$to"
     exit 0

@@ -74,6 +74,15 @@ for part in target drafter vision/target vision/drafter vision/images; do
 done
 put 644 demo/prompts.jsonl "$to/share/paceline/demo/prompts.jsonl"
 
+# Where shells and `man` look for them.
+bash_dir=$to/share/bash-completion/completions zsh_dir=$to/share/zsh/site-functions
+fish_dir=$to/share/fish/vendor_completions.d man_dir=$to/share/man/man1
+mkdir -p "$bash_dir" "$zsh_dir" "$fish_dir" "$man_dir"
+"$bin/paceline" completions bash >"$bash_dir/paceline"
+"$bin/paceline" completions zsh >"$zsh_dir/_paceline"
+"$bin/paceline" completions fish >"$fish_dir/paceline.fish"
+"$bin/paceline" man "$man_dir"
+
 doc=$to/share/doc/paceline
 for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md paceline.example.toml docs/operations.md docs/sampling.md; do
     put 644 "$file" "$doc/${file##*/}"

@@ -13,11 +13,13 @@
 //! - [`key`] · makes API keys
 //! - [`models`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
+//! - [`completions`] · completions of shells and pages of the manual
 //! - [`serve`] · the parent process
 
 pub mod args;
 pub mod ask_once;
 pub mod chat;
+pub mod completions;
 pub mod config;
 pub mod diagnose;
 pub mod drafter;
@@ -88,6 +90,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Pull(args) => other_program::run("paceline-pull", &args.words),
         Command::Models(args) => models::run(&args, screen),
         Command::Inspect(args) => inspect::run(&args, screen),
+        Command::Completions(args) => completions::run(&args, screen),
+        Command::Man(args) => completions::man(&args, screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => other_program::run("paceline-bench", &args.words),
     };

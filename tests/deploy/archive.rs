@@ -273,9 +273,15 @@ fn a_debian_package_is_installed_run_and_removed_with_nothing_left() {
     };
     run(dpkg().arg("--install").arg(&package));
     let names = run(dpkg().args(["--listfiles", "paceline"]));
-    for name in
-        ["/usr/bin/paceline", "/usr/lib/paceline/libmlx.so", "/usr/share/doc/paceline/copyright"]
-    {
+    for name in [
+        "/usr/bin/paceline",
+        "/usr/lib/paceline/libmlx.so",
+        "/usr/share/doc/paceline/copyright",
+        "/usr/share/bash-completion/completions/paceline",
+        "/usr/share/zsh/site-functions/_paceline",
+        "/usr/share/fish/vendor_completions.d/paceline.fish",
+        "/usr/share/man/man1/paceline-status.1",
+    ] {
         assert!(names.lines().any(|found| found == name), "{name}: {names}");
     }
     let installed = Installed::new(system.join("usr/bin"), temp.path().join("home"));

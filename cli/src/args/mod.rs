@@ -100,6 +100,37 @@ pub enum Command {
     /// Measure how fast the lanes are, the target alone, and what the machine allows
     #[command(disable_help_flag = true)]
     Bench(OtherArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the page of the manual, or write one for each command into a directory
+    Man(ManArgs),
+}
+
+/// `paceline completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Which shell
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell whose completions can be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// `paceline man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Directory for the pages; it has to exist
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// `paceline generate`

@@ -1,0 +1,37 @@
+//! `paceline completions` and `paceline man`: texts made from the definitions of the commands.
+
+use clap::CommandFactory as _;
+use clap_complete::Shell as Made;
+use paceline_client::{Failure, Screen};
+
+use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
+
+/// Runs `paceline completions`.
+///
+/// # Errors
+/// The output was closed.
+pub fn run(args: &CompletionsArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let shell = match args.shell {
+        Shell::Bash => Made::Bash,
+        Shell::Zsh => Made::Zsh,
+        Shell::Fish => Made::Fish,
+    };
+    let mut text = vec![];
+    clap_complete::generate(shell, &mut Cli::command(), "paceline", &mut text);
+    screen.text(&String::from_utf8_lossy(&text))
+}
+
+/// Runs `paceline man`.
+///
+/// # Errors
+/// The directory cannot be written, or the output was closed.
+pub fn man(args: &ManArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let Some(dir) = &args.dir else {
+        let mut text = vec![];
+        let written = clap_mangen::Man::new(Cli::command()).render(&mut text);
+        written.expect("memory takes all");
+        return screen.text(&String::from_utf8_lossy(&text));
+    };
+    clap_mangen::generate_to(Cli::command(), dir)
+        .map_err(|error| Failure::usage(format!("cannot write into {}: {error}", dir.display())))
+}
