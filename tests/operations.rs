@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
-use paceline_tests::{Live, Stack, chat, is_linked, programs, signal, wait};
+use paceline_tests::{Live, Stack, chat, is_linked, programs, repository, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
 
@@ -265,6 +265,18 @@ fn a_service_is_listed_asked_in_short_forms_and_stopped() {
         assert!(line.contains(&pid) && line.contains(" ready "), "{line}");
     }
     assert!(!listed.contains("drafter"), "{listed}");
+
+    let shell = |words: &str| done(&stack.shell(words).output().expect("it runs"));
+    let models = shell("paceline models");
+    assert!(models.contains("demo-target"), "{models}");
+    for words in ["paceline ls", "paceline list"] {
+        assert_eq!(shell(words), models);
+    }
+    let target = repository().join("demo/target").display().to_string();
+    let about =
+        |word| shell(&format!("paceline {word} {target}")).lines().next().map(str::to_owned);
+    assert!(about("show").is_some_and(|line| line.starts_with("target at ")));
+    assert_eq!(about("show"), about("inspect"));
 
     let answer = |words: &[&str], input: &str| {
         let how = ["--max-tokens", "8", "--temperature", "0"];
