@@ -214,12 +214,12 @@ async fn a_service_that_drains_or_loads_is_not_healthy_and_finishes_what_runs() 
     assert!(health(&mut engine).await.message.contains("drains"));
     attachment.drain().await;
     within(async {
-        while health(&mut engine).await.healthy {
+        while !health(&mut engine).await.message.contains("stopping") {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert!(health(&mut engine).await.message.contains("stopping"));
+    assert!(!health(&mut engine).await.healthy);
     let refused = within(engine.generate(request("s", &[5]))).await.expect_err("draining");
     is(&refused, Code::Unavailable, Reason::Draining);
     accepted.done(&[2]).await;
