@@ -100,7 +100,7 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
         let prompt = some_of_each(1).swap_remove(0);
         let answer = stack.ask(prompt.ask.route(RouteWish::Speculative)).expect("served");
         drafted += answer.speculation().accepted;
-        wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+        stack.wait_memory_back();
         println!(
             "round {round}: served {} ms after the new supervisor's start, {refused} refused",
             figures[round]

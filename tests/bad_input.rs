@@ -5,7 +5,7 @@ use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::{self, ContentPart, GenerateRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::model::{self, Weights};
-use paceline_tests::{Stack, chat, continue_ids, continue_text, wait};
+use paceline_tests::{Stack, chat, continue_ids, continue_text};
 use serde_json::json;
 use tonic::Code;
 use tonic_types::StatusExt as _;
@@ -207,7 +207,7 @@ fn requests() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // None of it did any harm.
     assert!(!stack.ask(chat("List three fruits.").max_tokens(4)).expect("served").ids.is_empty());
-    wait("no memory held", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -227,7 +227,7 @@ fn a_client_that_hangs_up_frees_its_memory() {
     wait("memory held", || (stack.held_bytes() > 0).then_some(()));
     assert_eq!(outcomes(&stack), Vec::<String>::new(), "all of them run");
     drop(streams);
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     let requests = stack.snapshot().expect("a supervisor").requests.unwrap_or_default();
     assert_eq!((requests.active, requests.queued), (0, 0));
     let outcomes = outcomes(&stack);
@@ -248,7 +248,7 @@ fn ctrl_c_on_the_command_line_cancels() {
     signal(generate.id(), Signal::SIGINT);
     let code = wait("the end of generate", || generate.try_wait().expect("a child")).code();
     assert_eq!(code, Some(130));
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
 
     // In a chat it ends the answer, not the conversation.
     let mut chat = stack.begin(&[&["chat"], &forever[..]].concat());
@@ -257,7 +257,7 @@ fn ctrl_c_on_the_command_line_cancels() {
     chat.stdout.as_mut().expect("piped").read_exact(&mut [0; 4]).expect("the answer begins");
     wait("memory held", || (stack.held_bytes() > 0).then_some(()));
     signal(chat.id(), Signal::SIGINT);
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     assert!(chat.try_wait().expect("a child").is_none(), "the conversation goes on");
     input.write_all(b"/quit\n").expect("it reads");
     drop(input);

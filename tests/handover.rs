@@ -301,7 +301,7 @@ fn no_request_fails_while_the_gateway_is_restarted_under_load() {
     alone(&stack, processes);
     let status = stack.status().expect("status");
     assert_eq!(status["gateway"]["restarts"], 0, "each was asked for");
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -51,7 +51,7 @@ fn with_the_pair(test: &str, program: &str, manner: &str) {
     let Some(clients) = Clients::with(packages(program), test) else { return };
     let stack = Stack::drafting("");
     drive(&clients, &stack, program, manner);
-    assert_eq!(stack.held_bytes(), 0);
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -236,7 +236,7 @@ fn slow_readers_slow_nobody(streams: u32, seconds: u64) {
     println!("median gap: {alone_us} us among readers, {beside_us} us beside slow ones");
     // A loose bound: other processes of the machine work as well.
     assert!(beside_us < 2 * alone_us + 20_000, "{beside_us} us, {alone_us} us without slow ones");
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -61,7 +61,7 @@ fn a_request_without_memory_waits_and_is_served() {
     drop(first);
     let answer = second.finish().expect("served after waiting");
     assert!(!answer.ids.is_empty());
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 
@@ -99,7 +99,7 @@ fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens
         same_but_near_ties(alone, &answer, "beside another", &mut near_ties);
     }
     assert!(near_ties <= 1, "{near_ties} near-ties");
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 
@@ -114,7 +114,7 @@ fn the_queue_bounds_waiting_time_and_length() {
     check(&second.finish().expect_err("its wait is over"), Reason::QueueWait);
     assert_eq!(queued(&stack), 0);
     drop(first);
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     stack.stop();
 }
@@ -137,7 +137,7 @@ fn a_burst_of_a_hundred_is_served_whole() {
     // The four that run longest may draft.
     assert!(held_back >= 50, "{held_back} of 100 were held back beside more than four others");
     assert_eq!(queued(&stack), 0);
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 
@@ -217,7 +217,7 @@ fn a_request_that_can_never_fit_is_refused_at_once() {
         refused.message().contains("3145728") || refused.message().contains("3.0 MiB"),
         "{refused:?}"
     );
-    assert_eq!(stack.held_bytes(), 0);
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use paceline_proto::v1::{Lane, Message, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::prompts::{reference, same_but_near_ties};
-use paceline_tests::{Answer, Stack, repository, wait};
+use paceline_tests::{Answer, Stack, repository};
 use serde_json::{Value, json};
 
 const PAGE: u32 = 64;
@@ -133,7 +133,7 @@ fn repeated(rounds: usize) -> RepeatedPrompts {
         accepted_per_cycle(&cold),
         accepted_per_cycle(&again),
     );
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
     assert!(kv.prefix_bytes > 0, "{kv:?}");
     stack.stop();
@@ -336,7 +336,7 @@ fn a_target_with_recurrent_layers_reuses_earlier_turns_also_after_a_swap_of_its_
     stack.wait_linked();
     assert_eq!(ask(&talk).usage().cached_tokens, (second.usage().prompt_tokens - 1) / PAGE * PAGE);
     assert_eq!(stack.pid("target"), target);
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
     assert!(kv.prefix_bytes > 0, "{kv:?}");
     stack.stop();

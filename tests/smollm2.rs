@@ -15,7 +15,7 @@ use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, messages};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Answer, Stack, continue_text, repository, wait};
+use paceline_tests::{Answer, Stack, continue_text, repository};
 use serde_json::Value;
 
 /// Tokens of each answer in golden.json, unless the answer ends before.
@@ -116,7 +116,7 @@ fn alone_and_beside_seven_others(cases: &[Case], others: &[Case]) {
         }
     }
     // The memory of the last answer is given back after its last message.
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 

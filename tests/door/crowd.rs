@@ -90,6 +90,6 @@ fn twenty_four_unread_streams_with_logprobs_do_not_stop_a_reader() {
         .expect("served beside them");
     assert_eq!(answer.ids.len(), 20);
     drop(unread);
-    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }

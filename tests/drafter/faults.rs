@@ -67,7 +67,7 @@ fn killed_and_frozen(rounds: u64, bound: impl FnOnce(f64) -> ExtraPause) {
         signal(drafter, sent);
         let answers = finish(running, &plain, &format!("round {round}, {sent}"), &mut near_ties);
         extra[usize::from(freezes)].push((longest(&answers) - usual).max(0.0));
-        wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+        stack.wait_memory_back();
         stack.wait_status("another drafter", |status| {
             status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter))
                 && is_linked(status)

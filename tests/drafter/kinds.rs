@@ -8,7 +8,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::ask::{Ask, continue_ids};
 use paceline_tests::prompts::same_but_near_ties;
-use paceline_tests::{Stack, signal, wait};
+use paceline_tests::{Stack, signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -141,7 +141,7 @@ fn check_stack(stack: Stack, count: usize, drafters: &[(PathBuf, &str)]) {
         assert!(alone > 1.5, "{name}: {alone}");
     }
     counts.check();
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 
@@ -185,7 +185,7 @@ fn take_turns(rounds: usize) {
     }
     println!("{rounds} rounds, {near_ties} near-ties");
     assert_eq!(stack.pid("target"), target);
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     stack.stop();
 }
 

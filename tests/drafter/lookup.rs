@@ -72,7 +72,7 @@ fn take_turns(rounds: usize) {
     }
     println!("{rounds} rounds, {near_ties} near-ties");
     assert_eq!(stack.pid("target"), target);
-    assert_eq!(stack.held_bytes(), 0);
+    stack.wait_memory_back();
     stack.stop();
 }
 

@@ -75,7 +75,7 @@ fn breaks_the_protocol(rounds: u64) {
         assert_eq!(swapped.status.success(), comes_up, "{fault}: {swapped:?}");
         let running = start_eight(&stack, &prompts, dice.roll(24) as usize);
         finish(running, &plain, &format!("round {round}, {fault}"), &mut near_ties);
-        wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+        stack.wait_memory_back();
         // Without fault from the next link on.
         std::fs::write(&fault_file, "none 0").expect("ours");
         stack.drafter(&["swap"]);

@@ -374,6 +374,15 @@ impl Stack {
         self.snapshot().unwrap().kv.unwrap_or_default().held_bytes
     }
 
+    /// Waits until running requests hold no memory: that of the last answer is given back after its
+    /// last message.
+    ///
+    /// # Panics
+    /// Some memory stays.
+    pub fn wait_memory_back(&self) {
+        wait("all memory to be given back", || (self.held_bytes() == 0).then_some(()));
+    }
+
     /// Id of a process as status has it, without the command line between.
     ///
     /// # Panics

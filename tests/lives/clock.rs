@@ -131,6 +131,6 @@ fn a_jump_of_the_wall_clock_moves_stamps_and_nothing_else() {
     let log = std::fs::read_to_string(stack.run_dir().join("supervisor.log")).expect("there");
     assert!(!log.contains("time was lost"), "{log}");
     assert!(!stack.serve_log().contains("sign of life"), "{}", stack.serve_log());
-    assert_eq!(stack.held_bytes(), 0);
+    stack.wait_memory_back();
     shifted.stack.stop();
 }

@@ -44,7 +44,7 @@ fn killed_at(stack: &Stack, process: &str, kinds: &[NamedRequest], points: usize
     }
     println!("{process} killed: {went_on:?}, {compared:?}");
     compared.check();
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     wait("no image's file to be left", || images::waiting(stack).is_empty().then_some(()));
 }
 

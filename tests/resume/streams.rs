@@ -140,7 +140,7 @@ fn target_killed(rounds: usize, timed: bool) {
     all.check();
     // In some round all streams may have ended before the kill.
     assert!(all.resumed > 0, "no stream ran when the target was killed");
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     if all.lost == 0 {
         assert_eq!(resumed_of_metrics(&stack), all.resumed);
     }

@@ -60,6 +60,6 @@ fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
 
 /// Waits until nothing is held for any request, and nothing waits in a file.
 fn all_is_over(stack: &Stack) {
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    stack.wait_memory_back();
     wait("no image's file to be left", || images::waiting(stack).is_empty().then_some(()));
 }
