@@ -374,8 +374,7 @@ impl Stack {
         self.snapshot().unwrap().kv.unwrap_or_default().held_bytes
     }
 
-    /// Waits until running requests hold no memory: that of the last answer is given back after its
-    /// last message.
+    /// Waits until requests hold no memory: it is given back after an answer's last message.
     ///
     /// # Panics
     /// Some memory stays.
