@@ -226,6 +226,14 @@ fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
         assert!(shown.contains(word), "{word:?} in {shown}");
     }
     assert!(!stack.status().expect("it runs")["target"]["model"].is_null());
+    let removed = |flag: &str| {
+        let line = format!("paceline rm org/name {flag}");
+        let output = newcomer.shell(&stack, &line).output().expect("it starts");
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, words) = removed("--yes");
+    assert_eq!(code, Some(1), "{words}");
+    assert!(words.contains("org/name is served by the running service as its target"), "{words}");
     signal(serve.id(), Signal::SIGTERM);
     assert_eq!(wait("the end of serve", || serve.try_wait().expect("a child")).code(), Some(0));
     // Now it is there, and no network is needed.
@@ -246,6 +254,16 @@ fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
     assert_eq!(fetched, original);
     assert!(original[0]["parameters"].as_u64().is_some_and(|parameters| parameters > 0));
     assert_eq!(newcomer.hub.requests().len(), asked);
+
+    let (code, words) = removed("");
+    assert_eq!(code, Some(2), "{words}");
+    assert!(words.contains("Remove org/name (28.") && words.contains("--yes"), "{words}");
+    assert_eq!(facts("org/name")[0]["name"], "org/name", "it is still there");
+    let (code, words) = removed("--yes");
+    assert_eq!(code, Some(0), "{words}");
+    assert!(words.starts_with("removed org/name, 28."), "{words}");
+    assert_eq!(inspected("org/name").status.code(), Some(2));
+    assert_eq!(removed("--yes").0, Some(2), "it is gone");
     stack.sweep();
 }
 

@@ -11,7 +11,7 @@
 //! - [`fetch`] · models of a hub that are fetched before a start
 //! - [`service`] · the service of systemd or launchd
 //! - [`key`] · makes API keys
-//! - [`models`], [`inspect`] · checkpoints, one command each
+//! - [`models`], [`rm`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
 //! - [`completions`] · completions of shells and pages of the manual
 //! - [`serve`] · the parent process
@@ -37,6 +37,7 @@ pub mod piped;
 pub mod policy;
 pub mod ps;
 pub mod restart;
+pub mod rm;
 pub mod routes;
 pub mod selftest;
 pub mod serve;
@@ -89,6 +90,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Key(args) => key::run(&args, screen),
         Command::Pull(args) => other_program::run("paceline-pull", &args.words),
         Command::Models(args) => models::run(&args, screen),
+        Command::Rm(args) => rm::run(&args, screen).await,
         Command::Inspect(args) => inspect::run(&args, screen),
         Command::Completions(args) => completions::run(&args, screen),
         Command::Man(args) => completions::man(&args, screen),

@@ -19,7 +19,7 @@ use paceline_proto::v1;
 
 pub use config::{ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
-pub use models::{InspectArgs, ModelsArgs};
+pub use models::{InspectArgs, ModelsArgs, RmArgs};
 pub use run::RunArgs;
 pub use serve::ServeArgs;
 pub use service::{
@@ -92,6 +92,8 @@ pub enum Command {
     /// The models of this machine, with sizes
     #[command(visible_aliases = ["list", "ls"])]
     Models(ModelsArgs),
+    /// Remove a model that was pulled
+    Rm(RmArgs),
     /// Describe a model: its kind, its memory on this machine, and whether a drafter goes with it
     #[command(visible_alias = "show")]
     Inspect(InspectArgs),

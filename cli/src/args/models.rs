@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use paceline_client::args::ConfigArg;
+
 use super::ShowArgs;
 
 /// Arguments of `paceline models`
@@ -10,6 +12,20 @@ pub struct ModelsArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `paceline rm`
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// The model: org/name of a hub that was pulled, or smollm2
+    #[arg(value_name = "NAME")]
+    pub model: String,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Where the settings of the service are that may serve it.
+    #[command(flatten)]
+    pub config: ConfigArg,
 }
 
 /// Arguments of `paceline inspect`

@@ -1,0 +1,195 @@
+//! `paceline rm`: removes a model that `paceline pull` or `make smollm2` put into the user's cache.
+//! Nothing outside of the model's own folder there is removed: a link in it is removed as a link.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use paceline_client::failure::UNREACHABLE;
+use paceline_client::print::bytes;
+use paceline_client::{Failure, Screen};
+use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
+use paceline_proto::v1::StatusResponse;
+
+use crate::args::RmArgs;
+use crate::status::{ask, processes};
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no such model, it is served or being pulled, nobody agreed, or the file system refuses.
+pub async fn run(args: &RmArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let places = ModelPlaces::of_user();
+    let removed = RemovedModel::find(&args.model, &places)?;
+    match ask(args.config.config.as_deref()).await {
+        Ok(status) => removed.check_unserved(&status)?,
+        Err(failure) if failure.exit == UNREACHABLE => (),
+        Err(failure) => return Err(failure),
+    }
+    let _lock = removed.lock()?;
+    let size = bytes(removed.bytes);
+    if !args.yes && !agreed(&format!("Remove {} ({size})? [y/N] ", args.model), screen)? {
+        return Err(Failure::refused_here("nothing was removed"));
+    }
+    removed.remove().map_err(|error| {
+        Failure::refused_here(format!("cannot remove {}: {error}", removed.dir.display()))
+    })?;
+    screen.line(&format!("removed {}, {size}", args.model));
+    Ok(())
+}
+
+/// Whether the person at the terminal says yes.
+fn agreed(question: &str, screen: &mut Screen) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() || !screen.err_is_terminal() {
+        let question = question.trim_end_matches(" [y/N] ");
+        return Err(Failure::usage(format!(
+            "{question} There is no terminal to ask at; with --yes it is removed"
+        )));
+    }
+    screen.prompt(question);
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    Ok(read.is_ok() && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// A model that is about to be removed.
+#[derive(Debug, PartialEq, Eq)]
+struct RemovedModel {
+    name: String,
+    /// The model's folder in the user's cache, with all its revisions.
+    dir: PathBuf,
+    /// Bytes of the files of all revisions.
+    bytes: u64,
+}
+
+impl RemovedModel {
+    fn find(name: &str, places: &ModelPlaces) -> Result<Self, Failure> {
+        let listed = places.list().into_iter().filter(|model| model.name == name);
+        let listed: Vec<ListedCheckpoint> = listed.collect();
+        let folder = |model: &ListedCheckpoint| match model.kind {
+            CheckpointKind::Pulled { .. } => model.path.parent().map(Path::to_owned),
+            CheckpointKind::Smollm2 => Some(model.path.clone()),
+            CheckpointKind::Embedded | CheckpointKind::HubCache { .. } => None,
+        };
+        let own = |dir: &PathBuf| dir.parent() == places.own.as_deref();
+        let mut folders = listed.iter().filter_map(|model| folder(model).filter(own));
+        let Some(dir) = folders.next() else {
+            return Err(Failure::usage(match listed.first().map(|model| model.kind) {
+                Some(CheckpointKind::HubCache { .. }) => format!(
+                    "{name} lies in the cache of the Hugging Face libraries, which Paceline only reads; remove it by the program that fetched it"
+                ),
+                Some(_) => format!("{name} is a part of the installation and cannot be removed"),
+                None => format!(
+                    "expected a model that `paceline models` lists, found none of the name {name}"
+                ),
+            }));
+        };
+        let bytes = listed.iter().filter(|model| model.path.starts_with(&dir));
+        let bytes = bytes.map(|model| model.bytes).sum();
+        Ok(Self { name: name.to_owned(), dir, bytes })
+    }
+
+    /// Fails if a process of the service has its weights from here.
+    fn check_unserved(&self, status: &StatusResponse) -> Result<(), Failure> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let dir = real(&self.dir);
+        let serves = |path: &str| !path.is_empty() && real(Path::new(path)).starts_with(&dir);
+        match processes(status).iter().find(|(_, process)| serves(&process.model)) {
+            Some((process, _)) => Err(Failure::refused_here(format!(
+                "{} is served by the running service as its {process}; stop it (`paceline stop`) or swap to another model first",
+                self.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The lock that a pull of this model holds; `None` of a model that was never pulled.
+    fn lock(&self) -> Result<Option<Flock<File>>, Failure> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+        let Ok(file) = options.open(self.dir.join(".lock")) else { return Ok(None) };
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Err(Failure::refused_here(format!(
+                "a pull of {} runs; end it first, or wait for its end",
+                self.name
+            ))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match fs::symlink_metadata(&self.dir)?.is_symlink() {
+            true => fs::remove_file(&self.dir),
+            false => fs::remove_dir_all(&self.dir),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use paceline_proto::v1::ProcessStatus;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A cache with two revisions of a pulled model, one beside it, and a link to another disk.
+    fn cache() -> (TempDir, ModelPlaces) {
+        let cache = tempfile::tempdir().expect("a directory");
+        let own = cache.path().join("models");
+        for dir in ["org--a/c1", "org--a/c2", "org--b/c1"] {
+            fs::create_dir_all(own.join(dir)).expect("made");
+            fs::write(own.join(dir).join("config.json"), "{}").expect("written");
+        }
+        symlink("c2", own.join("org--a/current")).expect("linked");
+        let elsewhere = cache.path().join("disk");
+        fs::create_dir(&elsewhere).expect("made");
+        fs::write(elsewhere.join("config.json"), "{}").expect("written");
+        symlink(&elsewhere, own.join("smollm2")).expect("linked");
+        symlink(&elsewhere, own.join("org--a/c1/more")).expect("linked");
+        (cache, ModelPlaces { own: Some(own), ..ModelPlaces::default() })
+    }
+
+    #[test]
+    fn a_model_is_removed_with_all_revisions_and_nothing_else() {
+        let (cache, places) = cache();
+        let own = places.own.clone().expect("set");
+        let found = RemovedModel::find("org/a", &places).expect("listed");
+        assert_eq!(found.dir, own.join("org--a"));
+        assert!(found.bytes >= 4, "{found:?}");
+        found.remove().expect("removed");
+        RemovedModel::find("smollm2", &places).expect("listed").remove().expect("removed");
+        assert!(!own.join("org--a").exists() && own.join("smollm2").symlink_metadata().is_err());
+        assert!(own.join("org--b/c1/config.json").exists());
+        assert!(cache.path().join("disk/config.json").exists(), "behind links");
+        for name in ["org/a", "org--b", "../models", "", "org/b/c1", "demo-target"] {
+            RemovedModel::find(name, &places).expect_err("not a pulled model");
+        }
+    }
+
+    #[test]
+    fn a_model_that_is_served_or_pulled_stays() {
+        let (_cache, places) = cache();
+        let found = RemovedModel::find("org/a", &places).expect("listed");
+        let serving = |place: &str| {
+            let model = places.own.as_ref().expect("set").join(place).display().to_string();
+            let drafter = Some(ProcessStatus { model, ..ProcessStatus::default() });
+            StatusResponse { drafter, ..StatusResponse::default() }
+        };
+        let refused = found.check_unserved(&serving("org--a/current")).expect_err("served");
+        assert!(refused.message.contains("as its drafter"), "{refused:?}");
+        found.check_unserved(&serving("org--b/c1")).expect("another model");
+        found.check_unserved(&StatusResponse::default()).expect("nothing is served");
+        assert!(found.lock().expect("free").is_none(), "never pulled");
+        let file = File::create(found.dir.join(".lock")).expect("made");
+        let pull = Flock::lock(file, FlockArg::LockExclusive).expect("locked");
+        assert!(found.lock().expect_err("held").message.contains("a pull of org/a runs"));
+        drop(pull);
+        assert!(found.lock().expect("free").is_some());
+    }
+}
