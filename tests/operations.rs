@@ -293,6 +293,24 @@ fn a_service_is_listed_asked_in_short_forms_and_stopped() {
         assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
     }
 
+    let logged = done(&stack.paceline(&["logs", "-n", "1000"], ""));
+    for process in ["gateway", "supervisor", "target"] {
+        assert!(logged.contains(&format!("/{process}.log <==\n")), "{process}: {logged}");
+    }
+    let mut followed = stack.shell("exec paceline logs --follow target --lines 1000");
+    let mut followed = followed.spawn().expect("it starts");
+    let lines = BufReader::new(followed.stdout.take().expect("piped")).lines();
+    // A line that comes after the command has begun.
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("loaded weight_bytes=")));
+    answer(&["List three fruits."], "");
+    let is_end = |line: &str| line.contains("request finished");
+    let before = logged.lines().filter(|line| is_end(line)).count();
+    assert_eq!(lines.filter(|line| is_end(line)).take(before + 1).count(), before + 1);
+    assert!(before > 0, "{logged}");
+    followed.kill().expect("it runs");
+    followed.wait().expect("a child");
+
     assert_eq!(done(&stack.paceline(&["stop"], "")), "stopped\n");
     assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
     stack.sweep();
@@ -305,11 +323,11 @@ fn bad_commands_and_a_missing_service_are_reported() {
     for words in [&["restart", "target"][..], &["drain"], &["events"], &["events", "--follow"]] {
         assert_eq!(stack.paceline(words, "").status.code(), Some(3), "{words:?}");
     }
-    for word in ["ps", "stop"] {
-        let output = stack.paceline(&[word], "");
-        assert_eq!(output.status.code(), Some(3), "{word}: {output:?}");
+    for words in [&["ps"][..], &["stop"], &["logs"], &["logs", "-f"]] {
+        let output = stack.paceline(words, "");
+        assert_eq!(output.status.code(), Some(3), "{words:?}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{word}: {said}");
+        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{words:?}: {said}");
     }
     for words in [&["restart", "clock"][..], &["drain", "--now"], &["events", "--last", "-1"]] {
         assert_eq!(stack.paceline(words, "").status.code(), Some(2), "{words:?}");

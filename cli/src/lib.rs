@@ -5,7 +5,7 @@
 //! - [`args`] · commands and flags
 //! - [`messages`], [`piped`] · conversations from JSON, text of standard input
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
-//! - [`status`], [`ps`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
+//! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
 //! - [`config`], [`flags`] · settings and their sources; flags as settings
 //! - [`fetch`] · models of a hub that are fetched before a start
@@ -30,6 +30,7 @@ pub mod flags;
 pub mod generate;
 pub mod inspect;
 pub mod key;
+pub mod logs;
 pub mod messages;
 pub mod models;
 pub mod other_program;
@@ -75,6 +76,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Status(args) => status::run(&args, screen).await,
         Command::Ps(args) => ps::run(&args, screen).await,
         Command::Stop(args) => stop::run(&args, screen).await,
+        Command::Logs(args) => logs::run(&args),
         Command::Run(args) => ask_once::run(&args, screen).await,
         Command::Top(args) => top::run(&args, screen).await,
         Command::Config(args) => config::run(&args, screen).await,

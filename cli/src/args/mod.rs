@@ -53,6 +53,8 @@ pub enum Command {
     Ps(ConfigArg),
     /// End the running service; running requests get 30 seconds
     Stop(ConfigArg),
+    /// Show what the processes logged
+    Logs(LogsArgs),
     /// Ask one question of a model, without a service that runs
     Run(Box<RunArgs>),
     /// Watch what runs, and give orders by keys
@@ -451,7 +453,24 @@ pub struct DrainArgs {
     pub wait: WaitArgs,
 }
 
-/// A process that can be restarted.
+/// `paceline logs`
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Which process; without it all
+    #[arg(value_enum)]
+    pub process: Option<Process>,
+    /// Go on with what is logged next
+    #[arg(long, short)]
+    pub follow: bool,
+    /// How many lines of each there are to begin with
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub lines: u32,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// A process of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Process {
     /// Front door

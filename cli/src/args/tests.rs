@@ -31,6 +31,8 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline list --json",
         "paceline show D",
         "paceline ps",
+        "paceline logs",
+        "paceline logs -f target -n 5 --config F",
         "paceline rm org/name",
         "paceline rm smollm2 -y --config F",
         "paceline completions zsh",
