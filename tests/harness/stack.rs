@@ -27,7 +27,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::ask::{Answer, Ask, Live, Terms};
 use crate::probe::TargetProbe;
 use crate::procs::{self, MARK, Process};
-use crate::wait::{is_linked, wait, wait_at};
+use crate::wait::{is_late, is_linked, wait, wait_at};
 
 /// A service under test. Dropping it kills what is left of it.
 pub struct Stack {
@@ -284,7 +284,7 @@ impl Stack {
     /// Waits until drafts can come.
     pub fn wait_linked(&self) -> Value {
         self.wait_status("the drafter to be linked", |status| {
-            status["drafter"]["state"] == "ready" && is_linked(status)
+            is_linked(status) && (status["drafter"]["state"] == "ready" || is_late(status))
         })
     }
 

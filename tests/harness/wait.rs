@@ -33,5 +33,10 @@ pub(crate) fn wait_at<T>(pace: Duration, what: &str, mut look: impl FnMut() -> O
 /// Whether a drafter is linked, by the service's status. A drafter whose drafts came too late is
 /// linked and left alone for a while: its state says so until the next stream asks it again.
 pub fn is_linked(status: &Value) -> bool {
-    ["up", "suspect"].iter().any(|state| status["link"]["state"] == *state)
+    status["link"]["state"] == "up" || is_late(status)
+}
+
+/// Whether the linked drafter is left alone. Without a stream it stays so, and is no longer `ready`.
+pub(crate) fn is_late(status: &Value) -> bool {
+    status["link"]["state"] == "suspect"
 }
