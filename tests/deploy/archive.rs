@@ -280,7 +280,7 @@ fn a_debian_package_is_installed_run_and_removed_with_nothing_left() {
         "/usr/share/bash-completion/completions/paceline",
         "/usr/share/zsh/site-functions/_paceline",
         "/usr/share/fish/vendor_completions.d/paceline.fish",
-        "/usr/share/man/man1/paceline-status.1",
+        "/usr/share/man/man1/paceline-status.1.gz",
     ] {
         assert!(names.lines().any(|found| found == name), "{name}: {names}");
     }
