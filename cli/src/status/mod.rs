@@ -1,5 +1,6 @@
 //! `paceline status`: one snapshot from the supervisor's socket, as a table or as one JSON object.
 
+mod penalties;
 mod routing;
 
 use std::path::Path;
@@ -29,7 +30,11 @@ pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
     }
     let Loaded { config, .. } = Loaded::find(config)?;
     let logs = format!("logs in {}\n", RuntimeDir::locate(&config)?.path().display());
-    screen.text(&format!("{}{}{logs}", table(&status), long_drafts(&config, &status)))
+    let target = status.target.as_ref().filter(|target| !target.model.is_empty());
+    let penalties = target.map(|target| penalties::line(Path::new(&target.model)));
+    let penalties = penalties.unwrap_or_default();
+    let drafts = long_drafts(&config, &status);
+    screen.text(&format!("{}{drafts}{penalties}{logs}", table(&status)))
 }
 
 /// Asks the supervisor.
