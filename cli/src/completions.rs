@@ -1,23 +1,17 @@
 //! `paceline completions` and `paceline man`: texts made from the definitions of the commands.
 
 use clap::CommandFactory as _;
-use clap_complete::Shell as Made;
 use paceline_client::{Failure, Screen};
 
-use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
+use crate::args::{Cli, CompletionsArgs, ManArgs};
 
 /// Runs `paceline completions`.
 ///
 /// # Errors
 /// The output was closed.
 pub fn run(args: &CompletionsArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let shell = match args.shell {
-        Shell::Bash => Made::Bash,
-        Shell::Zsh => Made::Zsh,
-        Shell::Fish => Made::Fish,
-    };
     let mut text = vec![];
-    clap_complete::generate(shell, &mut Cli::command(), "paceline", &mut text);
+    clap_complete::generate(args.shell, &mut Cli::command(), "paceline", &mut text);
     screen.text(&String::from_utf8_lossy(&text))
 }
 

@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
@@ -110,26 +111,15 @@ pub enum Command {
     Man(ManArgs),
 }
 
-/// `paceline completions`
+/// Arguments of `paceline completions`
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// Shell that reads what is printed
     #[arg(value_enum)]
     pub shell: Shell,
 }
 
-/// A shell whose completions can be printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
-    /// bash
-    Bash,
-    /// zsh
-    Zsh,
-    /// fish
-    Fish,
-}
-
-/// `paceline man`
+/// Arguments of `paceline man`
 #[derive(Debug, Args)]
 pub struct ManArgs {
     /// Directory for the pages; it has to exist
