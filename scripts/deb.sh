@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Debian package in dist/ by cargo-deb ([package.metadata.deb] of cli/Cargo.toml): stages an installation in
+# Makes the Debian package in dist/ by cargo-deb ([package.metadata.deb] of programs/paceline/Cargo.toml): stages an installation in
 # target/deb, and packs that. PROFILE=dev tries it with the build of the tests, OUT=DIR puts it elsewhere.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -25,5 +25,5 @@ newest=$(printf '%s\n%s\n' "$needs" "$GLIBC" | sort -V | tail -n 1)
 quick=
 [ "${PROFILE:-release}" = release ] || quick="--fast --compress-type gz --compress-system"
 # shellcheck disable=SC2086
-cargo-deb --quiet --no-build --no-strip $quick -p paceline-cli --output "$out/"
+cargo-deb --quiet --no-build --no-strip $quick -p paceline --output "$out/"
 rm -rf -- "$stage"

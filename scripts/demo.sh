@@ -11,20 +11,8 @@ set -eu
 READY_WITHIN_S=180 # a cold disk and a first start on Metal included
 STOP_WITHIN_S=20
 
-case ${PROFILE:-release} in
-    release)
-        headline "Building (release profile)"
-        # shellcheck disable=SC2086
-        cargo build $LOCKED --release --workspace --bins
-        bin=$(target_dir)/release
-        ;;
-    dev)
-        headline "Building (dev profile)"
-        build_all
-        bin=$(target_dir)/debug
-        ;;
-    *) die "PROFILE is release or dev, found $PROFILE" ;;
-esac
+headline "Building (profile ${PROFILE:-release})"
+build_programs "${PROFILE:-release}"
 paceline=$bin/paceline
 
 # Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.

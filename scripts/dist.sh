@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes dist/paceline-VERSION-TARGET.tar.gz: programs, MLX's library, OpenBLAS on Linux, the embedded pair, the files for
-# systemd and launchd, licences of all parts, a list of parts, checksums, and an install.sh. Beside it: its checksum and the
-# list of parts. Nothing in it depends on this machine's directories. PROFILE=dev tries it with the build of the tests,
+# systemd and launchd, licences of all parts, a list of parts, checksums, and an install.sh. Beside it: its checksum, the
+# list of parts, and a formula of Homebrew. Nothing in it depends on this machine's directories. PROFILE=dev tries it with the build of the tests,
 # OUT=DIR puts it elsewhere.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -25,6 +25,7 @@ DESTDIR=$root PREFIX=/ STRIP=yes BUNDLE=yes sh scripts/install.sh
 for manager in systemd launchd; do
     mkdir -p "$root/share/doc/paceline/$manager"
     install -m 644 deploy/$manager/* "$root/share/doc/paceline/$manager/"
+    (cd "$root" && ls -d share/doc/paceline/$manager/*) >>"$root/share/doc/paceline/installed.txt"
 done
 install -m 755 deploy/install.sh "$root/install.sh"
 
@@ -54,4 +55,8 @@ digest = hashlib.sha256(archive.read_bytes()).hexdigest()
 archive.with_name(archive.name + ".sha256").write_text(f"{digest}  {archive.name}\n")
 PY
 install -m 644 "$root/share/doc/paceline/sbom.cdx.json" "$out/$name.cdx.json"
+digest=$(cut -d ' ' -f 1 "$out/$name.tar.gz.sha256")
+repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
+sed -e "s|@URL@|$repository/releases/download/v$version/$name.tar.gz|" -e "s|@VERSION@|$version|" -e "s|@SHA256@|$digest|" \
+    deploy/homebrew/paceline.rb.in >"$out/paceline.rb"
 say "$out/$name.tar.gz"

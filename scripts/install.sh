@@ -13,31 +13,38 @@ PREFIX=${PREFIX%/}
 to=${DESTDIR:-}$PREFIX
 case $to in *[\ ]*) die "expected a place without spaces, found $to" ;; esac
 
-programs="paceline paceline-supervisor paceline-gateway paceline-target paceline-drafter paceline-bench paceline-pull"
 case ${PROFILE:-release} in
-    release) flag=--release bin=$(target_dir)/release ;;
-    dev) flag='' bin=$(target_dir)/debug ;;
+    release) bin=$(target_dir)/release ;;
+    dev) bin=$(target_dir)/debug ;;
     *) die "PROFILE is release or dev, found $PROFILE" ;;
 esac
-if [ "${BUILD:-yes}" = yes ]; then
-    # shellcheck disable=SC2086
-    cargo build $LOCKED $flag --workspace --bins
+# Cargo would build all again for another user, whose cache of crates lies elsewhere.
+if [ "${BUILD:-yes}" = yes ] && ! is_built "$bin"; then
+    sh scripts/setup.sh
+    build_programs "${PROFILE:-release}"
 fi
-for program in $programs; do
+for program in $PROGRAMS; do
     [ -x "$bin/$program" ] || die "expected $bin/$program, found nothing; build first, or leave BUILD=no out"
 done
+
+# Every file that is installed, relative to the prefix, for --uninstall.
+list=$(mktemp)
+trap 'rm -f -- "$list"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+listed() { printf '%s\n' "${1#"$to"/}" >>"$list"; }
 
 # A program that runs is replaced and not written to.
 put() {
     install -m "$1" "$2" "$3.new"
     mv -f "$3.new" "$3"
+    listed "$3"
 }
 
 mkdir -p "$to/bin" "$to/lib/paceline" "$to/share/paceline/demo" "$to/share/doc/paceline" ||
     die "cannot make directories below $to; name another PREFIX, or put sudo before the command"
 
-mlx=$(python3 -B scripts/run_paths.py show "$bin/paceline-target" | grep -v '^[$@]' | head -n 1)
-[ -d "$mlx" ] || die "expected the directory of MLX's library in $bin/paceline-target, found '$mlx'"
+mlx=$(mlx_dir "$bin") || die "$mlx"
 for file in "$mlx"/* "$mlx"/../../*.libs/*; do
     [ -f "$file" ] || continue
     case $file in
@@ -52,18 +59,28 @@ fi
 if [ "${BUNDLE:-no}" = yes ] && [ "$(uname -s)" = Linux ]; then
     # With the run-time libraries of Fortran that it is linked to.
     for name in libopenblas.so libgfortran.so libquadmath.so; do
-        found=$(ldd "$bin/paceline-target" | awk -v name="$name" 'index($1, name ".") == 1 { print $1, $3; exit }')
-        [ -n "$found" ] || { [ "$name" != libopenblas.so ] || die "expected OpenBLAS among the libraries of paceline-target, found none"; continue; }
+        found=$(ldd "$bin/paceline-worker" | awk -v name="$name" 'index($1, name ".") == 1 { print $1, $3; exit }')
+        [ -n "$found" ] || { [ "$name" != libopenblas.so ] || die "expected OpenBLAS among the libraries of paceline-worker, found none"; continue; }
         put 644 "$(readlink -f "${found#* }")" "$to/lib/paceline/${found%% *}"
     done
 fi
 
-for program in $programs; do
+for program in $PROGRAMS; do
     install -m 755 "$bin/$program" "$to/bin/$program.new"
     if [ "${STRIP:-no}" = yes ]; then strip -S "$to/bin/$program.new"; fi
     # Where this build found MLX is no business of other machines.
     python3 -B scripts/run_paths.py keep-relative "$to/bin/$program.new"
     mv -f "$to/bin/$program.new" "$to/bin/$program"
+    listed "$to/bin/$program"
+done
+for name in $NAMES; do
+    # macOS calls a process by the file that a symbolic link leads to.
+    if [ "$(uname -s)" = Darwin ]; then
+        ln -f "$to/bin/${name#*=}" "$to/bin/${name%=*}"
+    else
+        ln -sf "${name#*=}" "$to/bin/${name%=*}"
+    fi
+    listed "$to/bin/${name%=*}"
 done
 
 for part in target drafter vision/target vision/drafter vision/images; do
@@ -82,12 +99,21 @@ mkdir -p "$bash_dir" "$zsh_dir" "$fish_dir" "$man_dir"
 "$bin/paceline" completions zsh >"$zsh_dir/_paceline"
 "$bin/paceline" completions fish >"$fish_dir/paceline.fish"
 "$bin/paceline" man "$man_dir"
+for file in "$bash_dir/paceline" "$zsh_dir/_paceline" "$fish_dir/paceline.fish" "$man_dir"/paceline*.1; do listed "$file"; done
 
 doc=$to/share/doc/paceline
 for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md paceline.example.toml docs/operations.md docs/sampling.md; do
     put 644 "$file" "$doc/${file##*/}"
 done
 put 644 deploy/README.md "$doc/service.md"
-wheel=$(CDPATH='' cd -- "$mlx/../.." && pwd)
-python3 -B scripts/parts.py --licences "$doc/THIRD-PARTY.txt" --sbom "$doc/sbom.cdx.json" --libraries "$to/lib/paceline" --mlx "$wheel"
+if [ "${BUNDLE:-no}" = yes ] || [ ! -f "$bin/parts/sbom.cdx.json" ]; then
+    python3 -B scripts/parts.py --licences "$doc/THIRD-PARTY.txt" --sbom "$doc/sbom.cdx.json" --libraries "$to/lib/paceline" \
+        --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"
+    listed "$doc/THIRD-PARTY.txt"
+    listed "$doc/sbom.cdx.json"
+else
+    put 644 "$bin/parts/THIRD-PARTY.txt" "$doc/THIRD-PARTY.txt"
+    put 644 "$bin/parts/sbom.cdx.json" "$doc/sbom.cdx.json"
+fi
+put 644 "$list" "$doc/installed.txt"
 say "Installed in $to. Next: $PREFIX/bin/paceline serve, or $PREFIX/bin/paceline service install"

@@ -18,14 +18,69 @@ die() { printf '%s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # Where cargo puts what it builds: the environment and cargo's own configuration may move it.
+# Another user, who installs what this one built, may have no cargo.
 target_dir() {
-    cargo metadata --no-deps --offline --format-version=1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'
+    dir=$(cargo metadata --no-deps --offline --format-version=1 2>/dev/null | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    printf '%s\n' "${dir:-${CARGO_TARGET_DIR:-$ROOT/target}}"
 }
 
 # Everything that is built in the dev profile is built by this one command. Other selections of packages or targets
 # would give shared dependencies other features, and cargo would compile those once more.
 # shellcheck disable=SC2086
 build_all() { cargo build $LOCKED --workspace --bins --tests --examples; }
+
+# The programs that are installed, and the names under which two of them are started as well (programs/).
+PROGRAMS="paceline paceline-worker paceline-pull"
+NAMES="paceline-supervisor=paceline paceline-gateway=paceline paceline-bench=paceline
+    paceline-target=paceline-worker paceline-drafter=paceline-worker"
+
+# The time of the build that the programs in this directory are of; not there while it runs, or if it failed.
+built_mark() { printf '%s\n' "$1/.built"; }
+
+# build_programs release|dev [ARGUMENTS...]: the programs alone; sets bin, their directory. All scripts build a release by
+# this one command, for the reason above.
+# shellcheck disable=SC2086
+build_programs() {
+    profile=$1
+    shift
+    case $profile in
+        release) bin=$(target_dir)/release ;;
+        dev) bin=$(target_dir)/debug ;;
+        *) die "PROFILE is release or dev, found $profile" ;;
+    esac
+    mkdir -p "$bin"
+    mark=$(built_mark "$bin")
+    rm -f "$mark"
+    : >"$mark.new"
+    if [ "$profile" = dev ]; then
+        build_all
+    else
+        cargo build $LOCKED --release -p paceline -p paceline-worker -p paceline-pull "$@"
+    fi
+    # What the programs are made of, while cargo is at hand: `sudo make install` may have none.
+    mlx=$(mlx_dir "$bin") || die "$mlx"
+    mkdir -p "$bin/parts"
+    python3 -B scripts/parts.py --licences "$bin/parts/THIRD-PARTY.txt" --sbom "$bin/parts/sbom.cdx.json" \
+        --libraries "$mlx" --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"
+    mv -f "$mark.new" "$mark"
+}
+
+# is_built DIR: whether the programs in this directory are of these sources.
+is_built() {
+    mark=$(built_mark "$1")
+    [ -f "$mark" ] || return 1
+    for program in $PROGRAMS; do [ -x "$1/$program" ] || return 1; done
+    newer=$(find "$ROOT" \( -path "$ROOT/target" -o -path "$1" -o -path "$ROOT/dist" -o -name .git -o -name __pycache__ \) -prune -o \
+        -type f ! -name '*.md' -newer "$mark" -print | head -n 1)
+    [ -z "$newer" ]
+}
+
+# mlx_dir DIR: the directory of MLX's library that the programs in DIR were linked to.
+mlx_dir() {
+    mlx=$(python3 -B scripts/run_paths.py show "$1/paceline-worker" | grep -v '^[$@]' | head -n 1)
+    [ -d "$mlx" ] || { say "expected the directory of MLX's library in $1/paceline-worker, found '$mlx'"; return 1; }
+    printf '%s\n' "$mlx"
+}
 
 # run_recorded LOG COMMAND...: the command's output on the terminal and in LOG; returns its exit code.
 run_recorded() {

@@ -4,20 +4,8 @@
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
-case ${PROFILE:-release} in
-    release)
-        headline "Building (release profile)"
-        # shellcheck disable=SC2086
-        cargo build $LOCKED --release --workspace --bins
-        bin=$(target_dir)/release
-        ;;
-    dev)
-        headline "Building (dev profile)"
-        build_all
-        bin=$(target_dir)/debug
-        ;;
-    *) die "PROFILE is release or dev, found $PROFILE" ;;
-esac
+headline "Building (profile ${PROFILE:-release})"
+build_programs "${PROFILE:-release}"
 headline "Fetching smg"
 routers=$(target_dir)/debug/http-clients
 mkdir -p "$routers"

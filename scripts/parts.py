@@ -20,10 +20,7 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Packages with a program that is installed.
-PROGRAMS = {
-    "paceline-cli", "paceline-supervisor", "paceline-gateway", "paceline-target", "paceline-drafter", "paceline-bench",
-    "paceline-pull",
-}
+PROGRAMS = {"paceline", "paceline-worker", "paceline-pull"}
 LICENCE_FILE = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)([-._].*)?$", re.IGNORECASE)
 # Where Debian has the terms of a library that is bundled, by the beginning of its name.
 DEBIAN_PACKAGES = {
@@ -91,10 +88,16 @@ def crate_component(package, checksums):
     return component
 
 
+def libraries_in(directory):
+    """The wheel's own directory has other files as well."""
+    kinds = re.compile(r"\.(so(\.[0-9.]+)?|dylib|metallib)$")
+    return [path for path in sorted(directory.iterdir()) if kinds.search(path.name)] if directory else []
+
+
 def library_components(libraries, mlx):
     version = wheel_version(mlx)
     components = []
-    for path in sorted(libraries.iterdir()) if libraries else []:
+    for path in libraries_in(libraries):
         component = {"type": "file", "bom-ref": f"file:{path.name}", "name": path.name,
                      "hashes": [{"alg": "SHA-256", "content": digest(path)}]}
         if path.name.startswith(("libmlx", "mlx.")) and version:
@@ -115,7 +118,7 @@ def bill(graph, host, packages, edges, libraries, mlx):
     lock = (ROOT / "Cargo.lock").read_bytes()
     entries = tomllib.loads(lock.decode())["package"]
     checksums = {(one["name"], one["version"]): one["checksum"] for one in entries if "checksum" in one}
-    version = next(package["version"] for package in packages.values() if package["name"] == "paceline-cli")
+    version = next(package["version"] for package in packages.values() if package["name"] == "paceline")
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or output("git", "log", "-1", "--format=%ct"))
     files = library_components(libraries, mlx)
     ordered = sorted(packages.items(), key=lambda item: (item[1]["name"], item[1]["version"]))
@@ -160,7 +163,7 @@ def licences(packages, libraries, mlx):
         parts.append((title, texts_of(pathlib.Path(package["manifest_path"]).parent)))
     for file in sorted(mlx.glob("*.dist-info/licenses/*")) if mlx else []:
         parts.append((f"MLX {(wheel_version(mlx) or ['', ''])[1]}: {file.name}", [file.read_text(encoding="utf-8").strip()]))
-    for path in sorted(libraries.iterdir()) if libraries else []:
+    for path in libraries_in(libraries):
         text = debian_copyright(path.name)
         if text:
             parts.append((path.name, [text]))

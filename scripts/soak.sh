@@ -8,8 +8,7 @@ set -eu
 tests=$(sh scripts/ignored.sh soak && sh scripts/ignored.sh more)
 export PACELINE_TEST_SHARE=soak
 
-# shellcheck disable=SC2086
-cargo build $LOCKED --release --workspace --bins
+build_programs release
 # The model of tests/smollm2.rs.
 sh scripts/smollm2.sh
 # The drafter that lies and freezes on demand.
@@ -82,6 +81,8 @@ soak "10,000 random runs of states, 10,000 of a model with recurrent layers, 10,
 soak "All golden checkpoints in the graph of MLX and in that of a GPU" \
     cargo_test $LOCKED --release -p paceline-models --features test-graph --test parity --test draft_parity --test vision --test prefix --test plan -- \
     --ignored --nocapture in_the_graph_of
+# shellcheck disable=SC2086
+cargo build $LOCKED --release -p paceline-worker --features test-graph
 # shellcheck disable=SC2086
 soak "The target worker in the graph of MLX and in that of a GPU, and fifty prompts across the edge of a window" \
     cargo_test $LOCKED --release -p paceline-target --features test-graph --test drafting --test prefix --test vision -- \

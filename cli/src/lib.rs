@@ -56,8 +56,7 @@ use args::{Cli, Command};
 use paceline_client::{Screen, program};
 
 /// Reads the command line, runs the command and returns its exit code.
-pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut words: Vec<OsString> = words.into_iter().collect();
+pub fn main(mut words: Vec<OsString>) -> ExitCode {
     other_program::ask_for_help(&mut words);
     match program::parse::<Cli>(words) {
         Ok(cli) => program::run(async |screen| run(cli.command, screen).await),

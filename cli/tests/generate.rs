@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,6 +22,8 @@ use paceline_proto::v1::inference_server::{Inference, InferenceServer};
 use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
+
+use built::built;
 
 type Script = Vec<Result<GenerateResponse, Status>>;
 type Stream = tokio_stream::Iter<std::vec::IntoIter<Result<GenerateResponse, Status>>>;
@@ -375,7 +380,7 @@ async fn chat(lines: String) -> (Vec<String>, String) {
     );
     let serving = paceline_process::task::spawn("scripted service", server);
     let talk = move || {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_paceline"));
+        let mut command = std::process::Command::new(built("paceline"));
         command.args(["chat", "--address", &address]).env("PACELINE_CONFIG", "");
         let pipe = std::process::Stdio::piped;
         let mut child = command.stdin(pipe()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
@@ -494,7 +499,7 @@ fn exit_codes_of_the_program() {
     let broken = dir.path().join("broken.toml");
     std::fs::write(&broken, "[target]\nmodle = \"x\"\n").unwrap();
     let run = |words: &[&str], config: &Path| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_paceline"))
+        let output = std::process::Command::new(built("paceline"))
             .args(words)
             .env("PACELINE_CONFIG", config)
             .output()

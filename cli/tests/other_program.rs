@@ -3,7 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::process::{Command, Output};
+
+use built::built;
 
 /// `paceline` with these words, beside a script that prints its words and ends with 7.
 fn run(words: &[&str]) -> Output {
@@ -13,7 +18,8 @@ fn run(words: &[&str]) -> Output {
     // cannot be run.
     let script = "cp \"$0\" \"$1\" && printf '#!/bin/sh\\necho $#: \"$@\"\\nexit 7\\n' > \"$2\" && chmod 755 \"$2\"";
     let made = Command::new("sh")
-        .args(["-c", script, env!("CARGO_BIN_EXE_paceline")])
+        .args(["-c", script])
+        .arg(built("paceline"))
         .args([path("paceline"), path("paceline-bench")])
         .status()
         .unwrap();

@@ -4,6 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::Clock;
 use paceline_process::runtime_dir::WorkerRecord;
+
+use built::built;
 
 /// A child that waits to be stopped.
 const WAIT_FOR_TERM: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
@@ -28,7 +33,7 @@ impl Scene {
         // fork, cannot be run.
         assert!(
             Command::new("cp")
-                .arg(env!("CARGO_BIN_EXE_paceline"))
+                .arg(built("paceline"))
                 .arg(scene.path("paceline"))
                 .status()
                 .unwrap()

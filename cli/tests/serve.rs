@@ -4,6 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -14,6 +17,8 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::Clock;
+
+use built::built;
 
 /// A child that ends with 0 on SIGTERM or when its parent is gone, and logs both.
 const GOOD: &str = r#"
@@ -36,10 +41,7 @@ impl Stage {
         let stage = Self { dir };
         // Written by other processes: a program this one still has open for writing, even in a
         // fork, cannot be run.
-        let copy = Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_paceline"))
-            .arg(stage.path("paceline"))
-            .status();
+        let copy = Command::new("cp").arg(built("paceline")).arg(stage.path("paceline")).status();
         assert!(copy.unwrap().success());
         for (name, script) in [("supervisor", supervisor), ("gateway", gateway)] {
             let trace = stage.path("trace");

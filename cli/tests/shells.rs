@@ -2,11 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::path::Path;
 use std::process::Command;
 
+use built::built;
+
 fn paceline(words: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_paceline")).args(words).output().unwrap();
+    let output = Command::new(built("paceline")).args(words).output().unwrap();
     assert!(output.status.success(), "{words:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -51,8 +56,7 @@ fn each_command_has_a_page_of_the_manual() {
         assert!(page.contains(&format!(".TH {name} 1")), "{page:.200}");
     }
     let missing = dir.path().join("none");
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_paceline")).arg("man").arg(&missing).output().unwrap();
+    let output = Command::new(built("paceline")).arg("man").arg(&missing).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(missing.to_str().unwrap()), "{said}");

@@ -29,6 +29,7 @@ mod lock;
 pub mod metrics;
 pub mod orders;
 pub mod overview;
+pub mod program;
 pub mod prompter;
 mod run;
 pub mod service_report;

@@ -280,10 +280,10 @@ async fn change(running: Option<&mut Running>, notifier: &Notifier) -> Option<Ev
 }
 
 /// The program of this process by the path under which it was started: after an update another file
-/// is there.
+/// is there. Without a whole path, the name of the gateway beside the file that runs.
 fn program(name: Option<OsString>) -> io::Result<OsString> {
     match name.filter(|name| std::path::Path::new(name).is_absolute()) {
         Some(name) => Ok(name),
-        None => std::env::current_exe().map(OsString::from),
+        None => Ok(std::env::current_exe()?.with_file_name("paceline-gateway").into()),
     }
 }

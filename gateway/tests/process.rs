@@ -1,5 +1,8 @@
 //! The program itself: exit codes and messages of starts that fail, and a start and stop that work.
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,6 +11,8 @@ use std::process::{Command, Output, Stdio};
 use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use built::built;
 
 fn demo() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
@@ -23,7 +28,7 @@ fn gateway(dir: &Path, grpc: &str, model: &Path) -> Command {
     );
     let file = dir.join("paceline.toml");
     std::fs::write(&file, text).expect("writable");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
+    let mut command = Command::new(built("paceline-gateway"));
     command.arg("--config").arg(file).env_remove("LISTEN_FDS").env_remove("PACELINE_PARENT_FD");
     command
 }

@@ -29,6 +29,7 @@ pub mod lines;
 pub mod mailbox;
 pub mod notify;
 pub mod preparation;
+pub mod program;
 pub mod relay;
 pub mod replay;
 pub mod route_log;

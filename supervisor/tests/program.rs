@@ -1,6 +1,9 @@
 //! The supervisor's program with workers that do nothing: exit codes, signals, and what it leaves
 //! behind.
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::runtime_dir::WorkerRecord;
+
+use built::built;
 
 struct Rig {
     temp: tempfile::TempDir,
@@ -29,7 +34,7 @@ impl Rig {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-supervisor"));
+        let mut command = Command::new(built("paceline-supervisor"));
         command
             .env("PACELINE_CONFIG", "")
             // What it finds and cannot take over, as it says nothing, is given up soon.

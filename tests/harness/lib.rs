@@ -12,6 +12,7 @@
 
 pub mod ask;
 pub mod browser;
+pub mod built;
 pub mod http;
 pub mod image_drafters;
 pub mod images;
@@ -32,6 +33,7 @@ pub mod usage;
 pub mod wait;
 
 pub use ask::{Answer, Live, chat, continue_ids, continue_text};
+pub use built::built;
 pub use procs::{kill_at_once, signal};
 pub use stack::Stack;
 pub use wait::{is_linked, wait};
@@ -48,28 +50,9 @@ pub fn repository() -> PathBuf {
 /// # Panics
 /// One of them was not built.
 pub fn programs() -> PathBuf {
-    // target/<profile>/deps/<test>
-    let dir = std::env::current_exe()
-        .unwrap()
-        .parent()
-        .and_then(|deps| deps.parent())
-        .unwrap()
-        .to_path_buf();
-    for name in [
-        "paceline",
-        "paceline-supervisor",
-        "paceline-gateway",
-        "paceline-target",
-        "paceline-drafter",
-        "paceline-bench",
-    ] {
-        let path = dir.join(name);
-        let release = if dir.ends_with("release") { " --release" } else { "" };
-        assert!(
-            path.is_file(),
-            "expected {}, found nothing; run `cargo build --workspace{release}` first",
-            path.display()
-        );
+    let names = ["paceline-supervisor", "paceline-gateway", "paceline-target", "paceline-drafter"];
+    for name in names.into_iter().chain(["paceline-bench"]) {
+        built(name);
     }
-    dir
+    built("paceline").parent().expect("a directory").to_path_buf()
 }

@@ -1,12 +1,17 @@
 //! `paceline-target --inspect` on every checkpoint of the repository, and a model that is too large
 //! for any machine.
 
+#[path = "../../tests/harness/built.rs"]
+mod built;
+
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use built::built;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -17,7 +22,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn worker() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-target"));
+    let mut command = Command::new(built("paceline-target"));
     command.env("PACELINE_CONFIG", "").env("PACELINE_TARGET__DEVICE", "cpu");
     command
 }

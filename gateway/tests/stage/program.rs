@@ -1,5 +1,8 @@
 //! The program itself, in a process of its own: for tests of memory and time.
 
+#[path = "../../../tests/harness/built.rs"]
+mod built;
+
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use command_fds::{CommandFdExt, FdMapping};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::{Channel, Endpoint};
+
+use self::built::built;
 
 /// The gateway's program on a port of its own; killed when dropped.
 pub struct Program {
@@ -49,7 +54,7 @@ impl Program {
         let http_listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let http = http_listener.local_addr().expect("bound");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
+        let mut command = Command::new(built("paceline-gateway"));
         command
             .arg("--config")
             .arg(config)

@@ -1,5 +1,8 @@
 //! The worker process, and the target as the tests play it.
 
+#[path = "../../../tests/harness/built.rs"]
+mod built;
+
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,8 @@ use paceline_vocabulary::{RequestId, TensorType};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
+
+use self::built::built;
 
 /// Nothing here takes that long; a hang should end the test.
 pub const BOUND: Duration = Duration::from_secs(60);
@@ -61,7 +66,7 @@ impl Worker {
     pub fn start_with(model: &Path, environment: &[(&str, &Path)]) -> Self {
         let dir = private_dir("pd");
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
-        let child = Command::new(env!("CARGO_BIN_EXE_paceline-drafter"))
+        let child = Command::new(built("paceline-drafter"))
             .args(["--epoch", "3", "--term", "5", "--name", "drafter-1", "--model"])
             .arg(model)
             .env("PACELINE_CONFIG", "")

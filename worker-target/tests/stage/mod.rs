@@ -4,6 +4,9 @@
 
 pub mod drafter;
 
+#[path = "../../../tests/harness/built.rs"]
+mod built;
+
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +22,8 @@ use paceline_proto::v1;
 use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
+
+use self::built::built;
 
 /// Nothing here takes that long; a hang should end the test.
 pub const BOUND: Duration = Duration::from_secs(60);
@@ -47,7 +52,7 @@ impl Worker {
     pub fn start(model: &Path, environment: &[(&str, &str)]) -> Self {
         let dir = private_dir("pt");
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
-        let child = Command::new(env!("CARGO_BIN_EXE_paceline-target"))
+        let child = Command::new(built("paceline-target"))
             .args(["--epoch", "3", "--term", "5"])
             .env("PACELINE_CONFIG", "")
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())

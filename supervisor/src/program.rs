@@ -1,12 +1,14 @@
-//! The supervisor's program: `paceline-supervisor [--config FILE]`. Everything is in the library.
+//! The command line of `paceline-supervisor [--config FILE]`.
 
 #![expect(clippy::print_stdout, reason = "the answer of `replay` is its output")]
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use paceline_supervisor::replay::{Replay, ReplayError};
+
+use crate::replay::{Replay, ReplayError};
 
 /// Starts the target worker, keeps it running, and decides which request it serves when.
 #[derive(Parser)]
@@ -34,8 +36,9 @@ enum Command {
     },
 }
 
-fn main() -> ExitCode {
-    match Arguments::try_parse() {
+/// Runs the process with the words of its command line, and returns its exit code.
+pub fn main(words: Vec<OsString>) -> ExitCode {
+    match Arguments::try_parse_from(words) {
         Ok(Arguments { command: Some(Command::Replay { log, set, json }), .. }) => {
             match Replay::of(&log, &set) {
                 Ok(replay) => {
@@ -51,7 +54,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        Ok(arguments) => paceline_supervisor::start(arguments.config.as_deref()).into(),
+        Ok(arguments) => crate::start(arguments.config.as_deref()).into(),
         Err(error) => {
             // Help and version go to standard output and are no failure; a wrong flag is bad
             // configuration.

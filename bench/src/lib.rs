@@ -1,4 +1,4 @@
-//! `paceline-bench`, which `paceline bench` runs, measures on the user's own model and machine. It
+//! The program `paceline-bench`, which `paceline bench` runs, measures on the user's own model and machine. It
 //! starts a service of its own and uses it like any client.
 //!
 //! Benchmarks:
@@ -40,6 +40,7 @@ mod service;
 mod statistics;
 mod tables;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use paceline_client::failure::BENCH;
@@ -49,8 +50,9 @@ use paceline_client::{Failure, Screen, program};
 use self::args::BenchArgs;
 use self::output::Output;
 
-fn main() -> ExitCode {
-    match program::parse::<BenchArgs>(std::env::args_os()) {
+/// Reads the command line of `paceline-bench`, measures, and returns the exit code.
+pub fn main(words: Vec<OsString>) -> ExitCode {
+    match program::parse::<BenchArgs>(words) {
         Ok(args) => program::run(async |screen| program::exit(run(&args, screen).await, screen)),
         Err(code) => code,
     }

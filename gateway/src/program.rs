@@ -1,18 +1,20 @@
-//! `paceline-gateway`: the process around the library. Configuration, logs, signals, exit code.
+//! The process `paceline-gateway` around the library. Configuration, logs, signals, exit code.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use paceline_gateway::ending::Event;
-use paceline_gateway::inference::languages::LanguageOrders;
-use paceline_gateway::{Setup, StartError, run};
 use paceline_process::environment::env;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
 use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
+
+use crate::ending::Event;
+use crate::inference::languages::LanguageOrders;
+use crate::{Setup, StartError, run};
 
 /// Threads that move messages, at most; texts are worked on elsewhere. Of few cores one is enough:
 /// each that hands work to another costs a switch, and the model's time (of two cores, under four
@@ -39,10 +41,11 @@ struct Arguments {
     image_limits: Option<PathBuf>,
 }
 
-fn main() -> ExitCode {
+/// Runs the process with the words of its command line, and returns its exit code.
+pub fn main(words: Vec<OsString>) -> ExitCode {
     lifecycle::settle();
     platform::share_heap();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
             let exit = if error.use_stderr() { Exit::Config } else { Exit::Asked };
@@ -72,7 +75,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Asked);
     }
     if let Some(dir) = &arguments.image_limits {
-        let limits = paceline_gateway::images::described(&orders.read(dir)?, &config.limits);
+        let limits = crate::images::described(&orders.read(dir)?, &config.limits);
         // A reader that is gone needs no answer.
         let _ = writeln!(std::io::stdout(), "{limits}");
         return Ok(Exit::Asked);

@@ -1,5 +1,0 @@
-//! See the library.
-
-fn main() -> std::process::ExitCode {
-    paceline_cli::main(std::env::args_os())
-}
