@@ -103,6 +103,18 @@ fn a_former_name_is_refused_with_the_new_one() {
 }
 
 #[test]
+fn a_level_of_the_log_is_a_level_or_has_one_for_each_module() {
+    for level in ["info", "WARN", "off", "info,hyper=warn", "debug, h2=info"] {
+        build(&format!("[log]\nlevel = {level:?}\n"), &[]).expect(level);
+    }
+    for level in ["", "verbose", "inof", "paceline_gateway", "info,hyper", "info,hyper=loud"] {
+        let refused = refusal(&format!("[log]\nlevel = {level:?}\n"), &[]);
+        assert!(refused.contains("log.level: expected off, error, warn"), "{refused}");
+        assert!(refused.contains(&format!("found {level:?}")), "{refused}");
+    }
+}
+
+#[test]
 fn an_unknown_key_without_a_near_name_lists_all() {
     let refused = refusal("[gateway]\nlisten = 1\n", &[]);
     assert!(

@@ -202,9 +202,20 @@ impl KvConfig {
 
 impl LogConfig {
     fn check(&self) -> Result<(), ConfigError> {
-        if tracing_subscriber::EnvFilter::try_new(&self.level).is_err() {
-            let what =
-                format!("expected error, warn, info, debug or trace, found {:?}", self.level);
+        // A word that is no level would be taken for the name of a module, and log nothing else.
+        let is_level = |word: &str| {
+            let levels = ["off", "error", "warn", "info", "debug", "trace"];
+            levels.iter().any(|level| word.trim().eq_ignore_ascii_case(level))
+        };
+        let parts_are = self.level.split(',').all(|part| match part.split_once('=') {
+            Some((_, level)) => is_level(level),
+            None => is_level(part),
+        });
+        if !parts_are || tracing_subscriber::EnvFilter::try_new(&self.level).is_err() {
+            let what = format!(
+                "expected off, error, warn, info, debug or trace, or parts as info,hyper=warn, found {:?}",
+                self.level
+            );
             return Err(ConfigError::value("log.level", what));
         }
         if !self.otlp.is_empty() && !is_collector(&self.otlp) {
