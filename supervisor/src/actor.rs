@@ -151,6 +151,7 @@ impl<H: Host> Actor<H> {
     pub async fn run(mut self) -> OurExit {
         let cause = match self.own.restarts {
             0 => "it was started".to_owned(),
+            1 => "it was started again, once in all without an order".to_owned(),
             times => format!("it was started again, {times} times in all without an order"),
         };
         let change = Change {

@@ -14,6 +14,11 @@ pub fn denied(denial: Denial) -> Status {
         Denial::Outage { outage, retry_ms, log } => {
             let log =
                 if log.is_empty() { String::new() } else { format!("; last log lines:\n{log}") };
+            // A client without an operator tries again after that time; the sentence promises none.
+            if reason == Reason::Draining {
+                let pause = Duration::from_millis(retry_ms);
+                return Refusal::new(reason, outage.why).retry_after(pause).into();
+            }
             later(reason, &outage.why, retry_ms, &log)
         }
         Denial::Gone { cause, retry_ms } => later(

@@ -97,6 +97,25 @@ fn listener(socket: TcpListener, configured: &str) -> FrontListener {
     FrontListener { socket, address }
 }
 
+/// What is wrong with an address that cannot be bound, and what to do.
+fn unusable(address: &str, error: &io::Error) -> String {
+    let (what, advice) = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            ("is in use by another program", "stop that one, or set another address")
+        }
+        io::ErrorKind::PermissionDenied => (
+            "may not be used by this user",
+            "only root may use ports below 1024: set a port of 1024 or more",
+        ),
+        io::ErrorKind::AddrNotAvailable => (
+            "is no address of this machine",
+            "set 127.0.0.1 for this machine alone, or 0.0.0.0 for every address of it",
+        ),
+        _ => ("cannot be used", "set another address"),
+    };
+    format!("address {address} {what} ({error}); {advice}")
+}
+
 async fn bind(front: Front, address: &str, retry: bool) -> Result<TcpListener, Refusal> {
     let clock = Clock::start();
     loop {
@@ -110,16 +129,8 @@ async fn bind(front: Front, address: &str, retry: bool) -> Result<TcpListener, R
                 tokio::time::sleep(STATUS_POLL).await;
             }
             Err(error) => {
-                let what = if error.kind() == io::ErrorKind::AddrInUse {
-                    "is in use by another program"
-                } else {
-                    "cannot be used"
-                };
                 let none = if front == Front::Http { ", or \"\" for no HTTP" } else { "" };
-                let message = format!(
-                    "{}: address {address} {what} ({error}); stop that one, or set another address{none}",
-                    front.key()
-                );
+                let message = format!("{}: {}{none}", front.key(), unusable(address, &error));
                 return Err(refuse(Exit::Unavailable, message));
             }
         }

@@ -27,7 +27,7 @@ use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
 use paceline_process::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use paceline_process::{
-    Clock, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
+    Clock, Config, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
 };
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
@@ -119,6 +119,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     loadable::check(&loaded, &model_dir, screen).await?;
     let listeners = FrontListeners::open(&config.gateway, waited).await?;
     let address = listeners.grpc.address.clone();
+    let http = listeners.http.as_ref().map(|http| http.address.clone());
     greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
     note_policy(&loaded, screen);
     if config.target.model.is_empty() {
@@ -131,12 +132,14 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
     let service = Service::new(bounds);
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
+    let next_steps = next_steps(http, config);
     let mut shell = Shell {
         service,
         spawner,
         dir,
         screen,
         progress,
+        next_steps,
         drafter_lines: DrafterLines::default(),
         supervisor: None,
         gateway: None,
@@ -194,6 +197,14 @@ fn greet(listeners: &FrontListeners, tls: bool, dir: &RuntimeDir, screen: &mut S
     screen.line(&format!("paceline {version}: gRPC at {grpc}{http}, logs in {logs}"));
 }
 
+/// Lines for a person who does not know what to do with a service that runs.
+fn next_steps(http: Option<String>, config: &Config) -> Vec<String> {
+    let scheme = if config.gateway.tls_cert.is_empty() { "http" } else { "https" };
+    let http = http
+        .map(|address| format!("clients: {scheme}://{address}/v1, page: {scheme}://{address}/"));
+    http.into_iter().chain(["talk to it: paceline chat".to_owned()]).collect()
+}
+
 /// Shows that the demo model is served, and why.
 fn note_demo(configured: bool, model_dir: &Path, screen: &mut Screen) {
     let why = if configured { "target.model is not set" } else { "no configuration found" };
@@ -236,6 +247,8 @@ struct Shell<'a> {
     dir: RuntimeDir,
     screen: &'a mut Screen,
     progress: Progress,
+    /// Shown once, when the service is ready.
+    next_steps: Vec<String>,
     drafter_lines: DrafterLines,
     supervisor: Option<Child>,
     gateway: Option<Child>,
@@ -401,8 +414,12 @@ impl Shell<'_> {
                     0 => "now".to_owned(),
                     _ => format!("in {:.2} s", pause_ms as f64 / 1e3),
                 };
-                let (name, words) = (member.name(), self.last_words(member));
-                format!("the {name} {end}; starting it again {when}{words}")
+                // A process that a signal ended has said nothing about it.
+                let words = match end {
+                    ChildEnd::Signal(_) => String::new(),
+                    _ => self.last_words(member),
+                };
+                format!("the {} {end}; starting it again {when}{words}", member.name())
             }
             Notice::Failed(member, end, pause_ms) => {
                 let (name, words) = (member.name(), self.last_words(member));
@@ -447,8 +464,15 @@ impl Shell<'_> {
     }
 
     fn show(&mut self, snapshot: &StatusResponse) {
-        match self.progress.update(snapshot) {
-            Some(Show::Line(line)) => self.screen.line(&line),
+        let first = !self.progress.has_served();
+        match self.progress.update(snapshot, self.clock.now()) {
+            Some(Show::Line(line)) => {
+                self.screen.line(&line);
+                // The last lines of a start: where clients connect, and what to type next.
+                if first && self.progress.has_served() {
+                    self.next_steps.iter().for_each(|line| self.screen.line(line));
+                }
+            }
             Some(Show::Passing(line)) => self.screen.transient(&line),
             None => {}
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use paceline_client::print::{bytes, share};
 use paceline_process::checkpoints::name_of;
 use paceline_proto::v1::{ProcessState, StatusResponse};
+use paceline_vocabulary::Millis;
 
 /// Something to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Progress {
     seen: Option<(ProcessState, u64)>,
     quarter: u64,
     served: bool,
+    /// When the target was lost that served before.
+    lost: Option<Millis>,
 }
 
 /// Whether a request would be served now.
@@ -41,7 +44,21 @@ pub fn ready(status: &StatusResponse) -> bool {
 impl Progress {
     /// Nothing shown yet. `sparse`: there is no terminal.
     pub fn new(model: String, address: String, sparse: bool) -> Self {
-        Self { model, dir: None, address, sparse, seen: None, quarter: 0, served: false }
+        Self {
+            model,
+            dir: None,
+            address,
+            sparse,
+            seen: None,
+            quarter: 0,
+            served: false,
+            lost: None,
+        }
+    }
+
+    /// Whether the service was ready once.
+    pub fn has_served(&self) -> bool {
+        self.served
     }
 
     /// Name of the model in this directory.
@@ -52,11 +69,14 @@ impl Progress {
         name_of(Path::new(dir)).unwrap_or_else(|| dir.to_owned())
     }
 
-    /// Text for what changed since the last snapshot, if anything did.
-    pub fn update(&mut self, status: &StatusResponse) -> Option<Show> {
+    /// Text for what changed since the last snapshot, if anything did. `now`: of any clock that goes on.
+    pub fn update(&mut self, status: &StatusResponse, now: Millis) -> Option<Show> {
         let target = status.target.clone().unwrap_or_default();
         let state = (target.state(), target.epoch);
         let model = self.name(&target.model);
+        if self.served && state.0 != ProcessState::Ready {
+            self.lost.get_or_insert(now);
+        }
         match state.0 {
             ProcessState::Loading => {
                 let fresh = self.seen.replace(state) != Some(state);
@@ -77,12 +97,22 @@ impl Progress {
                 if !ready(status) || self.seen.replace(state) == Some(state) {
                     return None;
                 }
-                let again = if std::mem::replace(&mut self.served, true) { " again" } else { "" };
-                let address = &self.address;
-                Some(Show::Line(format!(
-                    "ready{again}: {model} at {address}, {} of weights",
-                    bytes(target.weight_bytes)
-                )))
+                let (address, weights) = (&self.address, bytes(target.weight_bytes));
+                let line = match std::mem::replace(&mut self.served, true) {
+                    true => {
+                        let pause = self.lost.take().map_or(0, |lost| now.since(lost));
+                        let running = status.requests.map_or(0, |requests| requests.active);
+                        let going_on = match running {
+                            0 => String::new(),
+                            1 => "; 1 request goes on".to_owned(),
+                            count => format!("; {count} requests go on"),
+                        };
+                        let seconds = pause as f64 / 1e3;
+                        format!("ready again after {seconds:.1} s: {model} at {address}{going_on}")
+                    }
+                    false => format!("ready: {model} at {address}, {weights} of weights"),
+                };
+                Some(Show::Line(line))
             }
             ProcessState::Suspect
             | ProcessState::BackingOff
@@ -91,11 +121,12 @@ impl Progress {
                 if self.seen.replace(state) == Some(state) {
                     return None;
                 }
-                let why = if target.reason.is_empty() {
-                    String::new()
-                } else {
-                    format!(": {}", indented(&target.reason))
+                // The lines of its log below the first one help if it does not come back.
+                let reason = match state.0 {
+                    ProcessState::Failed => indented(&target.reason),
+                    _ => target.reason.lines().next().unwrap_or_default().to_owned(),
                 };
+                let why = if reason.is_empty() { reason } else { format!(": {reason}") };
                 Some(Show::Line(format!("target {}{why}", target.state().word().replace('_', " "))))
             }
             ProcessState::Unspecified
@@ -114,7 +145,7 @@ pub fn indented(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::ProcessStatus;
+    use paceline_proto::v1::{ProcessStatus, RequestsStatus};
 
     fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> StatusResponse {
         let gateway =
@@ -132,7 +163,9 @@ mod tests {
             reason,
             ..ProcessStatus::default()
         };
-        StatusResponse { gateway: Some(gateway), target: Some(target), ..StatusResponse::default() }
+        let requests = Some(RequestsStatus { active: 2, ..RequestsStatus::default() });
+        let (gateway, target) = (Some(gateway), Some(target));
+        StatusResponse { gateway, target, requests, ..StatusResponse::default() }
     }
 
     fn lines(sparse: bool) -> Vec<String> {
@@ -148,9 +181,9 @@ mod tests {
             (ProcessState::Loading, 2, 0),
             (ProcessState::Ready, 2, 1000),
         ];
-        let shown = story
-            .into_iter()
-            .filter_map(|(state, epoch, loaded)| progress.update(&snapshot(state, epoch, loaded)));
+        let shown = story.into_iter().enumerate().filter_map(|(at, (state, epoch, loaded))| {
+            progress.update(&snapshot(state, epoch, loaded), Millis(at as u64 * 700))
+        });
         shown
             .map(|show| match show {
                 Show::Line(text) => text,
@@ -165,9 +198,9 @@ mod tests {
             "loading m: 0 B of 1000 B (0 %)",
             "loading m: 600 B of 1000 B (60 %)",
             "ready: m at a:1, 1000 B of weights",
-            "target backing off: it ended\n    last line",
+            "target backing off: it ended",
             "loading m: 0 B of 1000 B (0 %)",
-            "ready again: m at a:1, 1000 B of weights",
+            "ready again after 1.4 s: m at a:1; 2 requests go on",
         ];
         assert_eq!(lines(true), expected);
     }
@@ -180,12 +213,18 @@ mod tests {
             if let Some(target) = &mut status.target {
                 target.model = model.to_owned();
             }
-            progress.update(&status)
+            progress.update(&status, Millis(0))
         };
         let line = |text: &str| Some(Show::Line(text.to_owned()));
         assert_eq!(shown("/models/first", 1), line("ready: m at a:1, 1000 B of weights"));
-        assert_eq!(shown("/models/b", 2), line("ready again: b at a:1, 1000 B of weights"));
-        assert_eq!(shown("/models/first", 3), line("ready again: m at a:1, 1000 B of weights"));
+        assert_eq!(
+            shown("/models/b", 2),
+            line("ready again after 0.0 s: b at a:1; 2 requests go on")
+        );
+        assert_eq!(
+            shown("/models/first", 3),
+            line("ready again after 0.0 s: m at a:1; 2 requests go on")
+        );
     }
 
     #[test]

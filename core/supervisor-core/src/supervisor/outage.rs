@@ -13,7 +13,10 @@ impl Supervisor {
     fn ordered_outage(&self) -> Option<Outage> {
         let outage = |reason, why: &str| Some(Outage { reason, why: why.to_owned() });
         match self.service.phase() {
-            ServicePhase::Held => outage(Reason::Draining, "an operator has drained the service"),
+            ServicePhase::Held => outage(
+                Reason::Draining,
+                "an operator has drained the service; try again after `paceline drain --undo`",
+            ),
             phase if phase.admits() && self.operations.restarts_target() => {
                 outage(Reason::Restarting, "an operator restarts the target")
             }
