@@ -1,0 +1,161 @@
+//! A reader of GGUF files, versions 2 and 3, little-endian: the metadata, and the tensors with their
+//! bytes. The file is a byte slice, and all that is read borrows from it.
+//!
+//! ```text
+//! magic · version · number of tensors · number of pairs
+//! pairs                 key, type, value
+//! tensors               name, dimensions from the innermost on, type, offset in the data
+//! padding · data        the data and each tensor in it begin at a multiple of the alignment
+//! ```
+//!
+//! No number of the file sizes memory before it is compared with the bytes that are left.
+
+mod cursor;
+mod tensors;
+mod value;
+
+use std::collections::BTreeMap;
+
+pub use tensors::{BlockType, Tensor};
+pub use value::{Array, Value};
+
+use crate::error::{FormatError, shown};
+use cursor::Cursor;
+
+/// Begin of each GGUF file.
+const MAGIC: [u8; 4] = *b"GGUF";
+/// Versions that are laid out alike.
+const VERSIONS: [u32; 2] = [2, 3];
+/// Key of the alignment.
+const ALIGNMENT_KEY: &str = "general.alignment";
+/// The alignment of a file that names none.
+const ALIGNMENT: u64 = 32;
+
+/// A GGUF file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gguf<'a> {
+    /// The metadata.
+    pub metadata: Metadata<'a>,
+    /// The tensors, in the order of the file. No two have the same name.
+    pub tensors: Vec<Tensor<'a>>,
+}
+
+impl<'a> Gguf<'a> {
+    /// Reads a whole file.
+    ///
+    /// # Errors
+    /// The file is no GGUF file of a known version, or contradicts itself.
+    pub fn read(file: &'a [u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(file);
+        let magic = cursor.take(4)?;
+        if magic != MAGIC {
+            let found = shown(&String::from_utf8_lossy(magic));
+            return Err(FormatError::new("begin of the file", "\"GGUF\"", found));
+        }
+        let version = cursor.u32()?;
+        if !VERSIONS.contains(&version) {
+            let expected = "2 or 3, little-endian";
+            return Err(FormatError::new("version of GGUF", expected, version.to_string()));
+        }
+        let (tensors, pairs) = (cursor.u64()?, cursor.u64()?);
+        let metadata = Metadata::read(&mut cursor, pairs)?;
+        let alignment = metadata.alignment()?;
+        let tensors = tensors::read(&mut cursor, tensors, alignment)?;
+        Ok(Self { metadata, tensors })
+    }
+}
+
+/// The pairs of a key and a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metadata<'a>(BTreeMap<&'a str, Value<'a>>);
+
+impl<'a> Metadata<'a> {
+    fn read(cursor: &mut Cursor<'a>, pairs: u64) -> Result<Self, FormatError> {
+        let mut metadata = BTreeMap::new();
+        for _ in 0..pairs {
+            let key = cursor.text()?;
+            let value = Value::read(cursor, key)?;
+            if metadata.insert(key, value).is_some() {
+                return Err(error(key, "one value", "two"));
+            }
+        }
+        Ok(Self(metadata))
+    }
+
+    fn alignment(&self) -> Result<u64, FormatError> {
+        let Some(value) = self.0.get(ALIGNMENT_KEY) else { return Ok(ALIGNMENT) };
+        match value {
+            Value::Unsigned(number) if number.is_power_of_two() => Ok(*number),
+            other => Err(error(ALIGNMENT_KEY, "a power of two", other.words())),
+        }
+    }
+
+    /// The value of a key that the file may lack.
+    pub fn get(&self, key: &str) -> Option<&Value<'a>> {
+        self.0.get(key)
+    }
+
+    fn required(&self, key: &str) -> Result<&Value<'a>, FormatError> {
+        self.get(key).ok_or_else(|| error(key, "a value", "none"))
+    }
+
+    /// A number that counts something.
+    ///
+    /// # Errors
+    /// The file lacks it, or it is no whole number of at least 0.
+    pub fn count(&self, key: &str) -> Result<u64, FormatError> {
+        let value = self.required(key)?;
+        let number = value.count();
+        number.ok_or_else(|| error(key, "a whole number of at least 0", value.words()))
+    }
+
+    /// A floating-point number in its shortest decimal form: 1e-5 of a float32, not
+    /// 9.999999747378752e-6.
+    ///
+    /// # Errors
+    /// The file lacks it, or it is no finite number.
+    pub fn float(&self, key: &str) -> Result<f64, FormatError> {
+        let value = self.required(key)?;
+        value.float().ok_or_else(|| error(key, "a finite floating-point number", value.words()))
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// The file lacks it, or it is no text.
+    pub fn text(&self, key: &str) -> Result<&'a str, FormatError> {
+        match self.required(key)? {
+            Value::Text(text) => Ok(text),
+            other => Err(error(key, "a text", other.words())),
+        }
+    }
+
+    /// A list of texts.
+    ///
+    /// # Errors
+    /// The file lacks it, or it is no list of texts.
+    pub fn texts(&self, key: &str) -> Result<Vec<&'a str>, FormatError> {
+        let value = self.required(key)?;
+        let texts = value.array().and_then(Array::texts);
+        texts.ok_or_else(|| error(key, "a list of texts", value.words()))
+    }
+
+    /// A list of whole numbers.
+    ///
+    /// # Errors
+    /// The file lacks it, or it is no list of whole numbers of at least 0.
+    pub fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
+        let value = self.required(key)?;
+        let counts = value.array().and_then(Array::counts);
+        counts.ok_or_else(|| error(key, "a list of whole numbers of at least 0", value.words()))
+    }
+}
+
+/// An error about a key of the metadata.
+pub(crate) fn error(
+    key: &str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> FormatError {
+    FormatError::new(format!("metadata {}", shown(key)), expected, found)
+}

@@ -1,0 +1,242 @@
+//! The modules of a llama model: their names, the order of their rows, and their blocks as MLX's
+//! weights, scales and biases.
+//!
+//! ```text
+//! Q4_1  w = d * q + m          4 bits, scale d, bias m
+//! Q8_0  w = d * q, q signed    8 bits, stored q + 128, scale d, bias -128 * d
+//! ```
+
+use std::io;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::FormatError;
+use crate::gguf::{BlockType, Gguf, Tensor};
+
+/// Values that share a scale.
+pub(super) const GROUP: u64 = 32;
+/// Module of the embedding, which is the head as well.
+pub(super) const EMBEDDING: &str = "model.embed_tokens";
+/// Key of the number of layers.
+pub(super) const LAYERS: &str = "llama.block_count";
+/// Key of the number of heads of the queries.
+pub(super) const HEADS: &str = "llama.attention.head_count";
+/// Key of the number of heads of the keys and values.
+pub(super) const KV_HEADS: &str = "llama.attention.head_count_kv";
+
+/// Names in GGUF's layers and in MLX's.
+const LAYER_NAMES: [(&str, &str); 9] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+/// Names outside of the layers.
+const OUTER_NAMES: [(&str, &str); 2] = [("token_embd", EMBEDDING), ("output_norm", "model.norm")];
+
+/// A module and the tensor that is its weight.
+#[derive(Debug)]
+pub(super) struct Module<'a> {
+    name: String,
+    tensor: &'a Tensor<'a>,
+    /// Heads of a projection whose rows llama.cpp interleaves.
+    heads: Option<u64>,
+}
+
+/// A tensor of the checkpoint.
+struct Part {
+    name: &'static str,
+    dtype: &'static str,
+    shape: Vec<u64>,
+    bytes: u64,
+}
+
+/// The modules of a file, in its order.
+pub(super) fn modules<'a>(gguf: &'a Gguf<'a>) -> Result<Vec<Module<'a>>, FormatError> {
+    let layers = gguf.metadata.count(LAYERS)?;
+    let module = |tensor| Module::of(tensor, gguf, layers);
+    let modules = gguf.tensors.iter().map(module).collect::<Result<Vec<_>, _>>()?;
+    // Each name is one of the model's, and no name is there twice.
+    let all = layers.saturating_mul(LAYER_NAMES.len() as u64);
+    let all = all.saturating_add(OUTER_NAMES.len() as u64);
+    if modules.len() as u64 != all {
+        let expected = format!("{all} for {layers} layers");
+        return Err(FormatError::new("tensors", expected, modules.len().to_string()));
+    }
+    Ok(modules)
+}
+
+/// MLX's name of the module that has a tensor of this name as its weight, and the name's last part.
+fn module_name(name: &str, layers: u64) -> Option<(String, &str)> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let known = |names: &[(&str, &'static str)], role: &str| {
+        names.iter().find(|(gguf, _)| *gguf == role).map(|(_, mlx)| *mlx)
+    };
+    match parts.as_slice() {
+        ["blk", layer, role, "weight"] => {
+            let number = layer.parse::<u64>().ok().filter(|number| *number < layers)?;
+            // No second name for the same layer, such as 00.
+            let is_plain = number.to_string() == *layer;
+            let mlx = known(&LAYER_NAMES, role).filter(|_| is_plain)?;
+            Some((format!("model.layers.{number}.{mlx}"), role))
+        }
+        [role, "weight"] => known(&OUTER_NAMES, role).map(|mlx| (mlx.to_owned(), *role)),
+        _ => None,
+    }
+}
+
+impl<'a> Module<'a> {
+    fn of(tensor: &'a Tensor<'a>, gguf: &Gguf<'_>, layers: u64) -> Result<Self, FormatError> {
+        let named = module_name(tensor.name, layers).ok_or_else(|| {
+            let expected = format!("tensors of a llama model of {layers} layers with a tied head");
+            FormatError::new("tensors", expected, crate::error::shown(tensor.name))
+        })?;
+        let (name, role) = named;
+        let (kind, dimensions) = match name.as_str() {
+            EMBEDDING => (BlockType::Q8_0, 2),
+            norm if norm.ends_with("norm") => (BlockType::F32, 1),
+            _ => (BlockType::Q4_1, 2),
+        };
+        if tensor.kind != kind {
+            return Err(tensor.error(format!("the type {}", kind.name), tensor.kind.name));
+        }
+        if tensor.dimensions.len() != dimensions {
+            let found = tensor.dimensions.len().to_string();
+            return Err(tensor.error(format!("{dimensions} dimensions"), found));
+        }
+        let heads = match role {
+            "attn_q" => Some(gguf.metadata.count(HEADS)?),
+            "attn_k" => Some(gguf.metadata.count(KV_HEADS)?),
+            _ => None,
+        };
+        let has_halves =
+            |heads: u64| heads > 0 && tensor.rows() % heads == 0 && tensor.rows() / heads % 2 == 0;
+        if let Some(heads) = heads.filter(|heads| !has_halves(*heads)) {
+            let expected = format!("rows of two halves for each of {heads} heads");
+            return Err(tensor.error(expected, tensor.rows().to_string()));
+        }
+        let module = Self { name, tensor, heads };
+        let has_biases = |block: &[u8]| tensor.kind != BlockType::Q8_0 || bias(block).is_some();
+        if !module.blocks().all(has_biases) {
+            let expected = "scales whose 128-fold is finite in float16";
+            return Err(tensor.error(expected, "a larger one"));
+        }
+        Ok(module)
+    }
+
+    /// The tensors of the checkpoint, in their order.
+    fn parts(&self) -> Vec<Part> {
+        let (rows, columns) = (self.tensor.rows(), self.tensor.columns());
+        let part = |name, dtype, shape: Vec<u64>, width: u64| {
+            let bytes = shape.iter().product::<u64>() * width;
+            Part { name, dtype, shape, bytes }
+        };
+        if self.tensor.kind == BlockType::F32 {
+            return vec![part("weight", "F32", vec![columns], 4)];
+        }
+        let groups = vec![rows, columns / GROUP];
+        vec![
+            part("weight", "U32", vec![rows, columns / GROUP * self.bits()], 4),
+            part("scales", "F16", groups.clone(), 2),
+            part("biases", "F16", groups, 2),
+        ]
+    }
+
+    /// Bits of a value. 32 values of so many bits are as many words of 32 bits.
+    fn bits(&self) -> u64 {
+        if self.tensor.kind == BlockType::Q8_0 { 8 } else { 4 }
+    }
+
+    /// The blocks in the order of MLX's rows: of each head first the first half, then the second. The
+    /// rows of llama.cpp alternate between the halves.
+    fn blocks(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (data, rows, heads) = (self.tensor.data, self.tensor.rows(), self.heads);
+        let source = move |row: u64| {
+            let Some(heads) = heads else { return row };
+            let (head_rows, half) = (rows / heads, rows / heads / 2);
+            let (head, within) = (row / head_rows, row % head_rows);
+            head * head_rows + within % half * 2 + within / half
+        };
+        // Numbers of rows and bytes fit, because the tensor is a slice.
+        let (row_bytes, block_bytes) =
+            (data.len() / rows as usize, self.tensor.kind.bytes as usize);
+        (0..rows).flat_map(move |row| {
+            let begin = source(row) as usize * row_bytes;
+            data[begin..begin + row_bytes].chunks_exact(block_bytes)
+        })
+    }
+
+    /// Writes the bytes of the module's tensors.
+    pub(super) fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
+        if self.tensor.kind == BlockType::F32 {
+            return to.write_all(self.tensor.data);
+        }
+        let (mut packed, mut scales, mut biases) = (vec![], vec![], vec![]);
+        for block in self.blocks() {
+            scales.extend_from_slice(&block[..2]);
+            if self.tensor.kind == BlockType::Q8_0 {
+                biases.extend_from_slice(&bias(block).unwrap_or_default().to_le_bytes());
+                packed.extend(block[2..].iter().map(|value| value ^ 0x80));
+            } else {
+                biases.extend_from_slice(&block[2..4]);
+                packed.extend_from_slice(&repacked(&block[4..]));
+            }
+        }
+        [packed, scales, biases].iter().try_for_each(|bytes| to.write_all(bytes))
+    }
+}
+
+/// The 32 values of a Q4_1 block as MLX packs them: value after value, the lower bits first. GGUF's low
+/// halves are the values 0 to 15, its high halves 16 to 31.
+fn repacked(values: &[u8]) -> [u8; 16] {
+    let mut packed = [0; 16];
+    for (at, pair) in values.chunks_exact(2).enumerate() {
+        packed[at] = pair[0] & 0x0F | pair[1] << 4;
+        packed[at + 8] = pair[0] >> 4 | pair[1] & 0xF0;
+    }
+    packed
+}
+
+/// The scale of a Q8_0 block times -128 in float16, which is exact. `None` if it is not finite.
+pub(super) fn bias(block: &[u8]) -> Option<u16> {
+    const EXPONENT_BIT: u16 = 1 << 10;
+    let scale = u16::from_le_bytes([block[0], block[1]]);
+    let (sign, magnitude) = (!scale & 0x8000, scale & 0x7FFF);
+    let scaled = match magnitude / EXPONENT_BIT {
+        // Zero and subnormal numbers are multiples of 2^-24. The product has more than ten bits of them
+        // if it is a normal number: then all but eleven go into the exponent.
+        0 => match u32::from(magnitude) << 7 {
+            units @ ..0x400 => units as u16,
+            units => {
+                let shift = units.ilog2() - 10;
+                (shift as u16 + 1) * EXPONENT_BIT + (units >> shift) as u16 - EXPONENT_BIT
+            }
+        },
+        1..24 => magnitude + 7 * EXPONENT_BIT,
+        _ => return None,
+    };
+    Some(sign | scaled)
+}
+
+/// The header of the safetensors file.
+pub(super) fn header(modules: &[Module<'_>]) -> String {
+    let (mut header, mut at) = (Map::new(), 0);
+    header.insert("__metadata__".to_owned(), json!({ "format": "mlx" }));
+    for module in modules {
+        for Part { name, dtype, shape, bytes } in module.parts() {
+            let offsets = [at, at + bytes];
+            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets });
+            header.insert(format!("{}.{name}", module.name), entry);
+            at += bytes;
+        }
+    }
+    let mut text = Value::Object(header).to_string();
+    // The data begins at a multiple of 8 bytes.
+    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+    text
+}
