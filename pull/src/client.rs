@@ -36,8 +36,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
-    /// Whose answer it is, after redirects.
-    pub(crate) host: String,
+    /// Where the answer came from, after redirects.
+    pub(crate) url: Url,
 }
 
 impl Client {
@@ -100,7 +100,7 @@ impl Client {
             return match parts.status {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
                     let status = parts.status.as_u16();
-                    Ok(Answer { status, headers: parts.headers, body, host })
+                    Ok(Answer { status, headers: parts.headers, body, url })
                 }
                 status => Err(self.refusal(what, status.as_u16(), &parts.headers)),
             };
@@ -184,7 +184,8 @@ impl Answer {
     /// # Errors
     /// It is longer, or the connection breaks.
     pub(crate) fn read(self, most: u64, what: &str) -> Result<Vec<u8>, PullError> {
-        let Self { body, host, .. } = self;
+        let Self { body, url, .. } = self;
+        let host = url.origin.authority;
         let mut bytes = vec![];
         let read = body.into_reader().take(most + 1).read_to_end(&mut bytes);
         read.map_err(|cause| PullError::Network { what: what.into(), host, cause: cause.into() })?;

@@ -155,7 +155,7 @@ impl Download<'_> {
     }
 
     fn copy(&self, answer: Answer, part: &mut PartialFile) -> Result<(), PullError> {
-        let Answer { body, host, .. } = answer;
+        let Answer { body, url, .. } = answer;
         let mut reader = body.into_reader();
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
@@ -164,7 +164,7 @@ impl Download<'_> {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(cause) => {
-                    let what = self.file.name.clone();
+                    let (what, host) = (self.file.name.clone(), url.origin.authority);
                     return Err(PullError::Network { what, host, cause: cause.into() });
                 }
             };

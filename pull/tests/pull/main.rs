@@ -2,6 +2,7 @@
 
 mod hub;
 mod machine;
+mod package;
 mod plan;
 
 use std::collections::HashSet;
