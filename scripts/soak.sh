@@ -10,7 +10,7 @@ export PACELINE_TEST_SHARE=soak
 
 build_programs release
 # The model of tests/smollm2.rs.
-sh scripts/smollm2.sh
+sh scripts/smollm2.sh "$(target_dir)/release"
 # The drafter that lies and freezes on demand.
 # shellcheck disable=SC2086
 cargo build $LOCKED --release -p paceline-tests --example fake_drafter

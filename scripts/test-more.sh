@@ -13,7 +13,6 @@ names=$(printf '%s\n' "$tests" | awk '{ print $3 }')
 filter=$(printf '%s\n' "$tests" | awk '{ printf "%s(package(=%s) & test(/(^|::)%s$/))", (NR > 1 ? " | " : ""), $1, $3 }')
 
 export PACELINE_TEST_SHARE=more
-fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh
 for list in tests/http_clients/*.txt; do
     name=$(basename "$list" .txt)
     fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
@@ -22,6 +21,7 @@ fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/publishe
 [ "$(uname -s)" != Linux ] || fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
 headline "Building the programs and the tests"
 timed "the build" build_all
+fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh "$target/debug"
 # shellcheck disable=SC2086
 run_tests "--ignored $(printf '%s ' $names)" --profile more --run-ignored only -E "$filter"
 all_ran "$log" "$tests" || rc=1

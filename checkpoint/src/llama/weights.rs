@@ -114,8 +114,8 @@ impl<'a> Module<'a> {
             "attn_k" => Some(gguf.metadata.count(KV_HEADS)?),
             _ => None,
         };
-        let has_halves =
-            |heads: u64| heads > 0 && tensor.rows() % heads == 0 && tensor.rows() / heads % 2 == 0;
+        // No tensor has 0 rows, so 0 heads do not pass.
+        let has_halves = |heads: u64| tensor.rows().is_multiple_of(heads.saturating_mul(2));
         if let Some(heads) = heads.filter(|heads| !has_halves(*heads)) {
             let expected = format!("rows of two halves for each of {heads} heads");
             return Err(tensor.error(expected, tensor.rows().to_string()));
