@@ -82,8 +82,19 @@ impl State {
         let (done, rest) = ("#".repeat(full), "-".repeat(CELLS as usize - full));
         let ms = now_ms.saturating_sub(self.begun_ms).max(1);
         let speed = self.done.saturating_sub(self.there).saturating_mul(1_000) / ms;
+        let left = self.total.saturating_sub(self.done).checked_div(speed).map(time_left);
         let (have, all, speed) = (bytes(self.done), bytes(self.total), bytes(speed));
-        format!("[{done}{rest}] {}% {have} of {all}, {speed}/s", share(100))
+        let left = left.unwrap_or_default();
+        format!("[{done}{rest}] {}% {have} of {all}, {speed}/s{left}", share(100))
+    }
+}
+
+/// The expected time to the end, as a clause.
+fn time_left(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!(", {seconds} s left"),
+        120..7_200 => format!(", {} min left", seconds / 60),
+        _ => format!(", {} h left", seconds / 3_600),
     }
 }
 
@@ -106,9 +117,11 @@ mod tests {
         let mib = 1 << 20;
         let state =
             State { done: 3 * mib, total: 4 * mib, there: mib, begun_ms: 1_000, drawn_ms: None };
-        let bar = "[##################------] 75% 3.0 MiB of 4.0 MiB, 1.0 MiB/s";
+        let bar = "[##################------] 75% 3.0 MiB of 4.0 MiB, 1.0 MiB/s, 1 s left";
         assert_eq!(state.bar(3_000), bar);
-        assert!(State::default().bar(0).contains("100%"));
+        assert!(State::default().bar(0).ends_with("100% 0 bytes of 0 bytes, 0 bytes/s"));
+        let times = [119, 120, 7_200].map(time_left);
+        assert_eq!(times, [", 119 s left", ", 2 min left", ", 2 h left"]);
         assert_eq!([bytes(0), bytes(1023), bytes(5 << 30)], ["0 bytes", "1023 bytes", "5.0 GiB"]);
     }
 }

