@@ -114,6 +114,7 @@ fn the_other_files_have_the_models_facts() {
     assert_eq!(config["rms_norm_eps"], 1e-5);
     assert_eq!(config["quantization"]["model.embed_tokens"]["bits"], 8);
     assert_eq!(tokenizer["added_tokens"].as_array().map(Vec::len), Some(3));
+    assert_eq!(tokenizer["added_tokens"][2]["content"], "<|im_end|>");
     assert_eq!(tokenizer["model"]["vocab"]["ab"], 5);
     assert_eq!(tokenizer["model"]["merges"][0], "a b");
     assert_eq!(tokenizer_config["eos_token"], "<|im_end|>");
@@ -167,6 +168,23 @@ fn what_is_missing_or_there_twice_is_named() {
         let error = refused(|sample| sample.tensors[1].name = name.to_owned());
         assert!(error.contains("of 1 layers with a tied head") && error.contains(name), "{error}");
     }
+}
+
+#[test]
+fn tensors_begin_at_multiples_of_the_alignment() {
+    let aligned = |to: u32| {
+        let mut sample = SampleGguf::llama();
+        let key = "general.alignment".to_owned();
+        sample.pairs.push((key, 4, to.to_le_bytes().to_vec()));
+        // The data begins later, and is as long as before.
+        converted(&[sample.bytes(), vec![0; 512]].concat()).expect_err("refused")
+    };
+    let error = aligned(3);
+    assert_eq!(error, "metadata \"general.alignment\": expected a power of two, found 3");
+    let error = aligned(0);
+    assert_eq!(error, "metadata \"general.alignment\": expected a power of two, found 0");
+    let error = aligned(512);
+    assert!(error.contains("expected an offset that is a multiple of 512"), "{error}");
 }
 
 #[test]
