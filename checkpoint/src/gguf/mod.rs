@@ -95,8 +95,15 @@ impl<'a> Metadata<'a> {
         self.0.get(key)
     }
 
-    fn required(&self, key: &str) -> Result<&Value<'a>, FormatError> {
-        self.get(key).ok_or_else(|| error(key, "a value", "none"))
+    /// The value of a key that must be there, in the form that `read` takes from it.
+    fn required<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&Value<'a>) -> Option<T>,
+    ) -> Result<T, FormatError> {
+        let value = self.get(key).ok_or_else(|| error(key, expected, "nothing"))?;
+        read(value).ok_or_else(|| error(key, expected, value.words()))
     }
 
     /// A number that counts something.
@@ -104,9 +111,7 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// The file lacks it, or it is no whole number of at least 0.
     pub fn count(&self, key: &str) -> Result<u64, FormatError> {
-        let value = self.required(key)?;
-        let number = value.count();
-        number.ok_or_else(|| error(key, "a whole number of at least 0", value.words()))
+        self.required(key, "a whole number of at least 0", Value::count)
     }
 
     /// A floating-point number in its shortest decimal form: 1e-5 of a float32, not
@@ -115,8 +120,7 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// The file lacks it, or it is no finite number.
     pub fn float(&self, key: &str) -> Result<f64, FormatError> {
-        let value = self.required(key)?;
-        value.float().ok_or_else(|| error(key, "a finite floating-point number", value.words()))
+        self.required(key, "a finite floating-point number", Value::float)
     }
 
     /// A text.
@@ -124,10 +128,7 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// The file lacks it, or it is no text.
     pub fn text(&self, key: &str) -> Result<&'a str, FormatError> {
-        match self.required(key)? {
-            Value::Text(text) => Ok(text),
-            other => Err(error(key, "a text", other.words())),
-        }
+        self.required(key, "a text", Value::text)
     }
 
     /// A list of texts.
@@ -135,9 +136,7 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// The file lacks it, or it is no list of texts.
     pub fn texts(&self, key: &str) -> Result<Vec<&'a str>, FormatError> {
-        let value = self.required(key)?;
-        let texts = value.array().and_then(Array::texts);
-        texts.ok_or_else(|| error(key, "a list of texts", value.words()))
+        self.required(key, "a list of texts", |value| value.array()?.texts())
     }
 
     /// A list of whole numbers.
@@ -145,9 +144,8 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// The file lacks it, or it is no list of whole numbers of at least 0.
     pub fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
-        let value = self.required(key)?;
-        let counts = value.array().and_then(Array::counts);
-        counts.ok_or_else(|| error(key, "a list of whole numbers of at least 0", value.words()))
+        let expected = "a list of whole numbers of at least 0";
+        self.required(key, expected, |value| value.array()?.counts())
     }
 }
 

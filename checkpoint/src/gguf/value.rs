@@ -95,6 +95,13 @@ impl<'a> Value<'a> {
         number.is_finite().then_some(number)
     }
 
+    pub(super) fn text(&self) -> Option<&'a str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     pub(super) fn array(&self) -> Option<&Array<'a>> {
         match self {
             Self::Array(array) => Some(array),

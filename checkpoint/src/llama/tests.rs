@@ -157,7 +157,10 @@ fn another_architecture_tokenizer_or_type_is_refused_by_name() {
 #[test]
 fn what_is_missing_or_there_twice_is_named() {
     let error = refused(|sample| sample.pairs.retain(|(key, ..)| key != "llama.block_count"));
-    assert_eq!(error, "metadata \"llama.block_count\": expected a value, found none");
+    assert_eq!(
+        error,
+        "metadata \"llama.block_count\": expected a whole number of at least 0, found nothing"
+    );
     let error = refused(|sample| sample.pairs.push(sample.pairs[0].clone()));
     assert_eq!(error, "metadata \"general.architecture\": expected one value, found two");
     let error = refused(|sample| drop(sample.tensors.pop()));
@@ -200,7 +203,7 @@ fn numbers_beyond_the_file_are_refused_before_they_size_memory() {
     let cases = [
         (b"PK".to_vec(), "byte 0: expected 4 more bytes, found 2"),
         (b"GGML\x03\0\0\0".to_vec(), "begin of the file: expected \"GGUF\", found \"GGML\""),
-        (header(0, 0), "\"general.architecture\": expected a value, found none"),
+        (header(0, 0), "\"general.architecture\": expected a text, found nothing"),
         (header(u64::MAX, 0), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
         (header(0, u64::MAX), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
         (
