@@ -51,7 +51,7 @@ pub fn repository() -> PathBuf {
 /// One of them was not built.
 pub fn programs() -> PathBuf {
     let names = ["paceline-supervisor", "paceline-gateway", "paceline-target", "paceline-drafter"];
-    for name in names.into_iter().chain(["paceline-bench"]) {
+    for name in names.into_iter().chain(["paceline-bench", "paceline-pull"]) {
         built(name);
     }
     built("paceline").parent().expect("a directory").to_path_buf()
