@@ -142,7 +142,7 @@ pub struct ProcessHost {
     worker: WorkerId,
     program: PathBuf,
     /// Environment variables with the files and flags that this process reads.
-    settings: [(&'static str, String); 3],
+    settings: [(&'static str, String); 4],
     /// Environment variables with the directories of the models.
     models: Vec<(&'static str, String)>,
     threads: Option<u32>,

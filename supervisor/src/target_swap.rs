@@ -102,7 +102,7 @@ pub struct TargetPlanner {
     /// The configuration as it is written, with the names of models.
     config: Config,
     /// Environment variables with the files and flags of the configuration.
-    variables: [(&'static str, String); 3],
+    variables: [(&'static str, String); 4],
     target: PathBuf,
     gateway: PathBuf,
 }
@@ -112,7 +112,7 @@ impl TargetPlanner {
     ///
     /// # Errors
     /// The system does not say where our own program is.
-    pub fn new(config: Config, variables: [(&'static str, String); 3]) -> std::io::Result<Self> {
+    pub fn new(config: Config, variables: [(&'static str, String); 4]) -> std::io::Result<Self> {
         let target = program(TARGET_BIN, "paceline-target")?;
         let gateway = beside(&std::env::current_exe()?, GATEWAY)?;
         Ok(Self { config, variables, target, gateway })

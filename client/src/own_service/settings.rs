@@ -65,10 +65,11 @@ pub fn drafter(flag: &str, name: &str) -> Result<String, Failure> {
 /// It is not there, or its path is not UTF-8.
 pub fn directory(flag: &str, model: &str) -> Result<String, Failure> {
     let bad = |what: String| Failure::usage(format!("{flag}: {what}"));
-    let dir = match ModelRef::parse(model) {
-        ModelRef::Embedded => return Err(bad("expected a directory or a name, found \"\"".into())),
-        model => ModelPlaces::of_user().locate(&model).map_err(|error| bad(chain(&error)))?,
-    };
+    if model.is_empty() {
+        return Err(bad("expected a directory or a name, found \"\"".into()));
+    }
+    let located = ModelPlaces::of_user().locate(&ModelRef::parse(model));
+    let dir = located.map_err(|error| bad(chain(&error)))?;
     dir.into_os_string()
         .into_string()
         .map_err(|dir| bad(format!("expected a path in UTF-8, found {dir:?}")))

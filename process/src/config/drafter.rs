@@ -80,7 +80,8 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// "auto" = the embedded demo drafter if the embedded demo target is served, else "lookup";
+    /// "auto" = the drafter that ships with an embedded model, or with a known one if it is on this
+    /// machine, else "lookup";
     /// "" = none; "lookup" = prompt lookup, which needs no weights; "target" = the head in the
     /// target's own checkpoint that predicts the token after the next; else a model directory or
     /// `org/name` or `org/name/folder` of a hub, as `target.model`. Default "auto". Of a list, the first one that can be

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// The embedded drafter for the embedded target, else prompt lookup.
+/// The drafter that ships with an embedded or a known target, else prompt lookup.
 pub const AUTO_DRAFTER: &str = "auto";
 
 /// The drafters that `drafter.model` names, as they are written. [`super::Config::drafter_choices`]
@@ -242,17 +242,19 @@ mod tests {
         );
         config.drafter.model = DrafterModels::none();
         assert_eq!(config.drafter_choices(), []);
-        config.resolve_models().expect("nothing is named");
+        config.resolve_models().expect("no drafter is named");
         assert_eq!(config.drafter.model, DrafterModels::none());
     }
 
     #[test]
     fn the_embedded_drafter_stays_with_the_embedded_target() {
         let mut config = Config::default();
+        config.target.model = "demo-target".to_owned();
         config.resolve_models().expect("the embedded models are there");
         let embedded = config.drafter.model.names().to_vec();
         assert_ne!(embedded, ["lookup"], "it was found");
-        assert_eq!(config.with_target("").drafter_choices().len(), 1);
+        let same = config.with_target("demo-target").drafter_choices();
+        assert_eq!(same.iter().map(DrafterChoice::name).collect::<Vec<_>>(), embedded);
         let other = config.with_target("/models/b");
         assert_eq!(other.drafter_choices(), [DrafterChoice::Lookup]);
         let named = self::config("model = \"/d\"", &[]).expect("accepted").with_target("/models/b");

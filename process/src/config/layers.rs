@@ -70,6 +70,11 @@ impl Layers {
         }
     }
 
+    /// The values of a section that layers set.
+    pub(super) fn section(&self, name: &str) -> Option<&toml::Value> {
+        self.table.get(name)
+    }
+
     fn put(&mut self, section: &str, key: String, value: toml::Value, source: Source) {
         self.sources.insert(format!("{section}.{key}"), source);
         let keys = self.table.entry(section).or_insert_with(|| toml::Table::new().into());

@@ -8,12 +8,13 @@
 //!
 //! One file for each section. [`load`] finds and reads · [`layers`] lays one source over another ·
 //! [`environment`], [`assignment`], [`kept`] are sources · [`known_keys`] names unknown keys ·
-//! [`validate`] checks · [`applies`] decides what a change needs · [`worker_digest`] decides which
+//! [`validate`] checks · [`default_model`] decides what is served if nothing is named · [`applies`] decides what a change needs · [`worker_digest`] decides which
 //! settings reload a worker.
 
 mod applies;
 mod assignment;
 mod auto;
+mod default_model;
 mod drafter;
 mod drafter_models;
 mod drain;
@@ -46,6 +47,7 @@ use serde::{Deserialize, Serialize};
 pub use applies::Applies;
 pub use assignment::{Assignment, FLAGS_VAR, NoAssignment, flags_text};
 pub use auto::Auto;
+pub use default_model::DEFAULT_MODEL_VAR;
 pub use drafter::{
     DRAFTER_KINDS, DrafterChoice, DrafterConfig, DrafterQuantize, DrafterStart, LOOKUP, MTP,
     TARGET_HEAD, WITHOUT_DIRECTORY,

@@ -7,7 +7,10 @@ use super::{
     WITHOUT_DIRECTORY,
 };
 use crate::chain;
-use crate::checkpoints::{CURRENT, ModelPlaces, ModelRef, SMOLLM2, demo_dir, name_of};
+use crate::checkpoints::{
+    CURRENT, EMBEDDED, EmbeddedModel, KnownModel, ModelPlaces, ModelRef, SMOLLM2, known_model,
+    name_of,
+};
 
 /// Environment variables with the directories of the models of a worker, and the sections of their
 /// keys. They win over all settings: an operator may have swapped a model.
@@ -35,26 +38,28 @@ impl Config {
                 ConfigError::value(key, format!("expected a path in UTF-8, found {dir:?}"))
             })
         };
-        if !self.target.model.is_empty() {
-            self.target.model = text("target.model", self.model_dir()?)?;
-        }
+        // The drafter of "auto" is that of the target's name.
         let drafters = self.drafter_choices().into_iter().map(|choice| match choice {
             DrafterChoice::Directory(dir) => text("drafter.model", dir),
             choice => Ok(choice.name()),
         });
-        self.drafter.model = DrafterModels::of(drafters.collect::<Result<_, _>>()?);
+        let drafters = drafters.collect::<Result<_, _>>()?;
+        self.target.model = text("target.model", self.model_dir()?)?;
+        self.drafter.model = DrafterModels::of(drafters);
         Ok(())
     }
 
-    /// This configuration with the target in the directory `model`. The embedded drafter goes with
-    /// the embedded target alone, so it becomes [`AUTO_DRAFTER`] again.
+    /// This configuration with the target in the directory `model`. An embedded drafter goes with
+    /// its own target alone, so it becomes [`AUTO_DRAFTER`] again.
     pub fn with_target(&self, model: &str) -> Self {
-        let embedded = demo_dir("drafter").map(|dir| dir.display().to_string());
-        let names =
-            self.drafter.model.names().iter().map(|name| match Some(name) == embedded.as_ref() {
+        let embedded: Vec<PathBuf> =
+            EMBEDDED.iter().filter_map(EmbeddedModel::drafter_dir).collect();
+        let names = self.drafter.model.names().iter().map(|name| {
+            match embedded.iter().any(|dir| dir.as_os_str() == name.as_str()) {
                 true => AUTO_DRAFTER.to_owned(),
                 false => name.clone(),
-            });
+            }
+        });
         let mut config = self.clone();
         config.drafter.model = DrafterModels::of(names.collect());
         config.target.model = model.to_owned();
@@ -67,11 +72,11 @@ impl Config {
         [(target, self.target.model.clone()), (drafter, self.drafter.model.to_string())]
     }
 
-    /// Absolute directory of the served model: `target.model`, or the embedded demo model.
+    /// Absolute directory of the served model, `target.model`.
     ///
     /// # Errors
-    /// The directory does not exist, the named model is not on this machine, or the demo model is
-    /// not where it is installed.
+    /// The directory does not exist, the named model is not on this machine, or the embedded model
+    /// is not where it is installed.
     pub fn model_dir(&self) -> Result<PathBuf, ConfigError> {
         ModelPlaces::of_user()
             .locate(&ModelRef::parse(&self.target.model))
@@ -93,15 +98,34 @@ impl Config {
 
     /// The drafter that this name in `drafter.model` means.
     pub fn drafter_named(&self, model: &str) -> DrafterChoice {
-        let has_embedded = self.target.model.is_empty() && self.drafter.kind != LOOKUP;
-        let embedded = || demo_dir("drafter").filter(|_| has_embedded);
         match model {
             "" => DrafterChoice::None,
             LOOKUP => DrafterChoice::Lookup,
             TARGET_HEAD => DrafterChoice::TargetHead,
-            AUTO_DRAFTER => embedded().map_or(DrafterChoice::Lookup, DrafterChoice::Directory),
+            AUTO_DRAFTER if self.drafter.kind == LOOKUP => DrafterChoice::Lookup,
+            AUTO_DRAFTER => self.drafter_of_target().unwrap_or(DrafterChoice::Lookup),
             model => DrafterChoice::Directory(drafter_place(&ModelPlaces::of_user(), model)),
         }
+    }
+
+    /// The drafter that ships with the target: that of an embedded model, or that of a known one if
+    /// it is on this machine.
+    fn drafter_of_target(&self) -> Option<DrafterChoice> {
+        let target = ModelRef::parse(&self.target.model);
+        let embedded = match &target {
+            ModelRef::Embedded(model) => Some(*model),
+            ModelRef::Directory(dir) | ModelRef::DirectoryIfThere(dir) => EmbeddedModel::at(dir),
+            _ => None,
+        };
+        if let Some(model) = embedded {
+            return model.drafter_dir().map(DrafterChoice::Directory);
+        }
+        let KnownModel { drafter, .. } = known_model(&target)?;
+        if drafter == TARGET_HEAD {
+            return Some(DrafterChoice::TargetHead);
+        }
+        let there = ModelPlaces::of_user().locate(&ModelRef::parse(drafter));
+        there.ok().filter(|_| drafter != LOOKUP).map(DrafterChoice::Directory)
     }
 
     /// Where the weights of a drafter are, and of which kind they are; `None` if it has none.
@@ -133,22 +157,23 @@ impl Config {
             .collect()
     }
 
-    /// Name of the served model for clients: its name on the hub, else its directory's name,
-    /// `demo-target` for the embedded one.
+    /// Name of the served model for clients: its name on the hub, that of an embedded model, else its
+    /// directory's name.
     pub fn model_name(&self) -> String {
         let model = ModelRef::parse(&self.target.model);
         if let Some(name) = model.hub_name() {
             return name.to_string();
         }
         let dir = match model {
-            ModelRef::Named(_) | ModelRef::Embedded => None,
+            ModelRef::Named(_) => None,
+            ModelRef::Embedded(model) => return model.name.to_owned(),
             ModelRef::Smollm2 => return SMOLLM2.to_owned(),
             ModelRef::Directory(dir)
             | ModelRef::BelowHome(dir)
             | ModelRef::DirectoryIfThere(dir) => Some(dir),
         };
         let name = dir.and_then(|dir| name_of(&std::path::absolute(&dir).unwrap_or(dir)));
-        name.unwrap_or_else(|| "demo-target".to_owned())
+        name.unwrap_or_else(|| self.target.model.clone())
     }
 }
 
@@ -165,7 +190,7 @@ fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
         ModelRef::Smollm2 => own.join(SMOLLM2),
         ModelRef::BelowHome(path) => places.home.clone().unwrap_or_default().join(path),
         ModelRef::Directory(path) | ModelRef::DirectoryIfThere(path) => path,
-        ModelRef::Embedded => PathBuf::new(),
+        ModelRef::Embedded(model) => PathBuf::from(model.name),
     });
     std::path::absolute(&path).unwrap_or(path)
 }

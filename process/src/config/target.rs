@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Auto;
+use crate::checkpoints::SMOLLM2;
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +53,10 @@ pub const MOST_SEQUENCES: u32 = 128;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetConfig {
-    /// Model directory, `org/name` of a hub that was pulled, or `smollm2`; "" = the embedded demo
-    /// model. A directory of the working directory is written with `./`.
+    /// Model directory, `org/name` of a hub that was pulled, the short name of a known model (`paceline
+    /// models --known`), or `demo-target` or `demo-vision`, which are embedded. Default, also "":
+    /// smollm2, or demo-target if smollm2 is not on this machine. A directory of the working
+    /// directory is written with `./`.
     pub model: String,
     /// Where it runs.
     pub device: Device,
@@ -93,7 +96,7 @@ pub struct TargetConfig {
 impl Default for TargetConfig {
     fn default() -> Self {
         Self {
-            model: String::new(),
+            model: SMOLLM2.to_owned(),
             device: Device::default(),
             threads: Auto::Auto,
             keep_quantized: true,

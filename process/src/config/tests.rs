@@ -6,12 +6,14 @@ use super::known_keys::all_keys;
 use super::*;
 use crate::checkpoints::demo_dir;
 
+/// Reads a file as a process whose parent found the default model on this machine.
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("paceline.toml");
     std::fs::write(&path, text).expect("writable");
+    let environment = [(DEFAULT_MODEL_VAR, "smollm2")].iter().chain(environment);
     let environment: Vec<_> =
-        environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        environment.map(|(name, value)| (name.to_string(), value.to_string())).collect();
     Loaded::build(Some(&path), &environment)
 }
 
@@ -70,7 +72,9 @@ fn a_burst_of_100_fits_the_queue_and_a_key_runs_half_of_what_runs() {
 fn an_empty_environment_value_is_a_value() {
     let loaded = build("[target]\nmodel = \"/somewhere\"\n", &[("PACELINE_TARGET__MODEL", "")])
         .expect("accepted");
-    assert_eq!(loaded.config.target.model, "");
+    // An empty name means the default.
+    assert_eq!(loaded.config.target.model, "smollm2");
+    assert_eq!(loaded.source("target.model"), Source::Environment);
     assert!(
         refusal("", &[("PACELINE_LIMITS__QUEUE", "")]).contains("limits.queue: expected integer")
     );
@@ -341,10 +345,23 @@ fn the_drafters_settings_are_accepted_without_warning() {
 }
 
 #[test]
-fn the_demo_drafter_goes_with_the_demo_target_and_lookup_with_every_other() {
+fn an_embedded_drafter_goes_with_its_target_and_lookup_with_every_other() {
     let mut config = Config::default();
-    let demo = demo_dir("drafter").map_or(DrafterChoice::Lookup, DrafterChoice::Directory);
-    assert_eq!(config.drafter_choices(), [demo]);
+    assert_eq!(config.drafter_choices(), [DrafterChoice::Lookup], "smollm2");
+    for (target, folder, drafter) in
+        [("demo-target", "target", "drafter"), ("demo-vision", "vision/target", "vision/drafter")]
+    {
+        let [folder, drafter] =
+            [folder, drafter].map(|name| demo_dir(name).expect("in the source tree"));
+        for target in [target, &folder.display().to_string()] {
+            config.target.model = target.into();
+            let expected = [DrafterChoice::Directory(drafter.clone())];
+            assert_eq!(config.drafter_choices(), expected, "{target}");
+        }
+    }
+    config.drafter.kind = "lookup".into();
+    assert_eq!(config.drafter_choices(), [DrafterChoice::Lookup]);
+    config = Config::default();
     config.target.model = "/t".into();
     assert_eq!(config.drafter_choices(), [DrafterChoice::Lookup]);
     let there = || DrafterChoice::Directory("/nowhere/d".into());
@@ -352,7 +369,7 @@ fn the_demo_drafter_goes_with_the_demo_target_and_lookup_with_every_other() {
         [("/nowhere/d", vec![there()]), ("lookup", vec![DrafterChoice::Lookup]), ("", vec![])]
     {
         config.drafter.model = DrafterModels::one(model);
-        for target in ["/t", ""] {
+        for target in ["/t", "demo-target"] {
             config.target.model = target.into();
             assert_eq!(config.drafter_choices(), expected, "{model} {target}");
         }
@@ -403,9 +420,12 @@ fn names_of_models_become_directories_once_and_clients_keep_the_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().display().to_string();
     let mut config = Config::default();
-    let auto = config.drafter_choices()[0].name();
-    config.resolve_models().expect("nothing is named");
-    assert_eq!(config.model_variables().map(|(_, model)| model), ["", &auto]);
+    config.target.model = "demo-target".to_owned();
+    config.resolve_models().expect("it is embedded");
+    let embedded = |name: &str| demo_dir(name).expect("there").display().to_string();
+    let resolved = config.model_variables().map(|(_, model)| model);
+    assert_eq!(resolved, [embedded("target"), embedded("drafter")]);
+    assert_eq!(config.model_name(), "demo-target", "also by its directory");
     let drafter = || DrafterModels::one("no-such/drafter");
     (config.target.model, config.drafter.model) = (path.clone(), drafter());
     config.resolve_models().expect("the target is there, and the drafter need not be");
@@ -425,8 +445,11 @@ fn names_of_models_become_directories_once_and_clients_keep_the_name() {
     let refused = config.resolve_models().expect_err("not there").to_string();
     assert!(refused.contains("target.model: no-such/target was not pulled"), "{refused}");
     for (model, name) in [
-        ("", "demo-target"),
+        ("", "smollm2"),
         ("smollm2", "smollm2"),
+        ("demo-target", "demo-target"),
+        ("demo-vision", "demo-vision"),
+        ("qwen3-8b", "mlx-community/Qwen3-8B-4bit"),
         ("org/name", "org/name"),
         ("/c/paceline/models/org--name/0123", "org/name"),
         ("/models/qwen", "qwen"),

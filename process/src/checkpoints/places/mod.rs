@@ -1,5 +1,4 @@
-//! The places where models lie: the user's cache, where `paceline pull` and `make smollm2` put
-//! them, and the cache of the Hugging Face libraries, which is only read.
+//! The places where models lie: the user's cache, where `paceline pull` puts them, and the cache of the Hugging Face libraries, which is only read.
 //!
 //! ```text
 //! <user cache>/paceline/models/smollm2/                  config.json, …
@@ -16,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use paceline_vocabulary::model_files::{self, INDEX, MAX_TEXT_BYTES, WeightFiles};
 use serde::Deserialize;
 
-use super::{ModelName, ModelRef, SMOLLM2};
+use super::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
 use crate::environment::env_os;
 use crate::platform;
 
@@ -36,11 +35,11 @@ const MAX_REVISION_BYTES: u64 = 256;
 /// Why no directory is known for a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelNotFound {
-    /// The embedded model is not where it is installed.
+    /// An embedded model is not where it is installed.
     #[error(
-        "none is set and the embedded demo model was not found beside the program; set it to a model directory"
+        "the embedded model {0} was not found beside the program; install it again, or name another model"
     )]
-    Embedded,
+    Embedded(&'static str),
     /// A directory that does not exist.
     #[error("expected a model directory, found nothing at {}", .0.display())]
     Directory(PathBuf),
@@ -56,11 +55,14 @@ pub enum ModelNotFound {
     },
     /// A word that is neither a directory nor a name.
     #[error(
-        "expected a model directory, org/name or org/name/folder of a hub, or smollm2, found {0:?}, and no directory of that name"
+        "expected a model directory, org/name or org/name/folder of a hub, or a name that `paceline models --known` lists, found {0:?}, and no directory of that name"
     )]
     Word(String),
     /// A model of a hub that was not pulled.
-    #[error("{name} was not pulled: nothing whole is at {place}; run `paceline pull {name}`{hint}")]
+    #[error(
+        "{name} was not pulled: nothing whole is at {place}; run `paceline pull {}`{hint}",
+        short(name)
+    )]
     NotPulled {
         /// The model.
         name: ModelName,
@@ -69,10 +71,8 @@ pub enum ModelNotFound {
         /// Names that may have been meant instead; empty or a clause.
         hint: String,
     },
-    /// The small language model was not made.
-    #[error(
-        "smollm2 is not there: found nothing at {place}; run `make smollm2` in the source tree"
-    )]
+    /// The small language model was not pulled.
+    #[error("smollm2 is not there: found nothing whole at {place}; run `paceline pull smollm2`")]
     Smollm2 {
         /// Where it would be.
         place: String,
@@ -136,7 +136,7 @@ impl ModelPlaces {
     /// safetensors.
     pub fn locate(&self, model: &ModelRef) -> Result<PathBuf, ModelNotFound> {
         match model {
-            ModelRef::Embedded => demo_dir("target").ok_or(ModelNotFound::Embedded),
+            ModelRef::Embedded(model) => model.dir().ok_or(ModelNotFound::Embedded(model.name)),
             ModelRef::Directory(path) => existing(path),
             ModelRef::BelowHome(path) => {
                 existing(&self.home.as_ref().ok_or(ModelNotFound::NoHome)?.join(path))
@@ -194,12 +194,14 @@ impl ModelPlaces {
         }
     }
 
-    /// All models of these places, the embedded one first, the others by name.
+    /// All models of these places, the embedded ones first, the others by name.
     pub fn list(&self) -> Vec<ListedCheckpoint> {
         let mut listed = vec![];
-        if let Some(dir) = demo_dir("target") {
-            let name = "demo-target".to_owned();
-            listed.push(ListedCheckpoint::of(name, CheckpointKind::Embedded, None, dir));
+        for model in &EMBEDDED {
+            let one = |dir| {
+                ListedCheckpoint::of(model.name.to_owned(), CheckpointKind::Embedded, None, dir)
+            };
+            listed.extend(model.dir().map(one));
         }
         let own = self.own.as_deref().map(directories).unwrap_or_default();
         for dir in own {
@@ -264,7 +266,7 @@ fn pulled(name: &ModelName, dir: &Path) -> Vec<ListedCheckpoint> {
 pub enum CheckpointKind {
     /// With the programs.
     Embedded,
-    /// By `make smollm2`.
+    /// By `paceline pull smollm2`.
     Smollm2,
     /// By `paceline pull`.
     Pulled {
@@ -302,21 +304,17 @@ impl ListedCheckpoint {
     }
 }
 
-/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the
-/// source tree a program was built in.
-pub fn demo_dir(which: &str) -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
-    let installed = program.parent()?.parent()?.join("share/paceline/demo");
-    let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
-    std::iter::once(installed)
-        .chain(built)
-        .map(|demo| demo.join(which))
-        .find(|dir| dir.join(CONFIG).is_file())
+/// The shortest name by which a pull knows this model.
+fn short(name: &ModelName) -> String {
+    KnownModel::of_hub(name).map_or_else(|| name.to_string(), |known| known.name.clone())
 }
 
-/// Model name that clients use: the directory's name, and for a model from a hub `org/name`, whose
-/// directory is named by a commit. `None` for the root directory.
+/// Model name that clients use: the directory's name, for an embedded model its own, and for a model
+/// from a hub `org/name`, whose directory is named by a commit. `None` for the root directory.
 pub fn name_of(dir: &Path) -> Option<String> {
+    if let Some(model) = EmbeddedModel::at(dir) {
+        return Some(model.name.to_owned());
+    }
     let folder = dir.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let above = dir.parent().and_then(Path::parent);
     let of_hub = match (folder, above) {
@@ -333,6 +331,16 @@ pub fn name_of(dir: &Path) -> Option<String> {
         let name = dir.file_name()?;
         Some(name.to_string_lossy().into_owned())
     })
+}
+
+/// The known model that is meant by its name, or by the directory of one of its revisions.
+pub fn known_model(model: &ModelRef) -> Option<&'static KnownModel> {
+    match model {
+        ModelRef::Smollm2 => KnownModel::named(SMOLLM2),
+        ModelRef::Named(name) => KnownModel::of_hub(name),
+        ModelRef::Directory(path) => KnownModel::of_hub(&ModelName::on_hub(&name_of(path)?).ok()?),
+        _ => None,
+    }
 }
 
 /// Files that a model directory needs and lacks: `config.json`, and those of

@@ -57,6 +57,15 @@ fn a_name_is_the_current_revision_that_was_pulled() {
     fs::remove_file(second.join("model.safetensors")).expect("there");
     assert!(machine.locate("org/name").is_err(), "it is not whole");
     assert!(machine.locate("org/other").is_err());
+    let refused = machine.locate("qwen3-4b").expect_err("nothing is there");
+    assert!(
+        refused.contains("mlx-community/Qwen3-4B-4bit was not pulled")
+            && refused.contains("run `paceline pull qwen3-4b`"),
+        "{refused}"
+    );
+    let known = machine.model("cache/paceline/models/mlx-community--Qwen3-4B-4bit/c");
+    symlink("c", known.with_file_name(CURRENT)).expect("linked");
+    assert_eq!(machine.locate("qwen3-4b"), Ok(known));
 }
 
 #[test]
@@ -168,7 +177,7 @@ fn what_is_no_model_in_safetensors_is_named_with_what_to_do() {
 fn smollm2_is_found_in_the_users_cache() {
     let machine = Machine::new();
     let refused = machine.locate("smollm2").expect_err("nothing is there");
-    assert!(refused.contains("run `make smollm2`"), "{refused}");
+    assert!(refused.contains("run `paceline pull smollm2`"), "{refused}");
     let dir = machine.model("cache/paceline/models/smollm2");
     assert_eq!(machine.locate("smollm2"), Ok(dir));
 }
@@ -190,6 +199,18 @@ fn directories_are_absolute_and_must_exist() {
     let homeless = ModelPlaces::default();
     assert!(homeless.locate(&ModelRef::parse("~/x")).is_err());
     assert!(homeless.locate(&ModelRef::parse("smollm2")).is_err());
+}
+
+#[test]
+fn every_listed_name_is_accepted_again() {
+    let machine = Machine::new();
+    machine.model("cache/paceline/models/smollm2");
+    machine.pulled(COMMIT);
+    let listed = machine.places.list();
+    assert_eq!(listed.len(), 4);
+    for one in listed {
+        assert_eq!(machine.locate(&one.name), Ok(one.path), "{}", one.name);
+    }
 }
 
 #[test]
@@ -242,4 +263,21 @@ fn clients_call_a_model_by_its_name_not_by_its_commit() {
         assert_eq!(name_of(Path::new(dir)).as_deref(), Some(name), "{dir}");
     }
     assert_eq!(name_of(Path::new("/")), None);
+}
+
+#[test]
+fn a_revisions_directory_is_known_by_the_name_of_its_folder() {
+    let known = |text: &str| known_model(&ModelRef::parse(text)).map(|row| &*row.name);
+    for (text, expected) in [
+        ("qwen3-8b", Some("qwen3-8b")),
+        ("mlx-community/Qwen3-8B-4bit", Some("qwen3-8b")),
+        ("/c/paceline/models/mlx-community--Qwen3-8B-4bit/0123", Some("qwen3-8b")),
+        ("/h/hub/models--mlx-community--Qwen3-8B-4bit/snapshots/0123", Some("qwen3-8b")),
+        ("/models/qwen3-8b", None),
+        ("smollm2", Some("smollm2")),
+        ("Qwen/Qwen3-8B", None),
+        ("demo-target", None),
+    ] {
+        assert_eq!(known(text), expected, "{text}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::assignment::{Assignment, FLAGS_VAR, flags_of, flags_text};
+use super::default_model::{DEFAULT_MODEL_VAR, DefaultModel, stand_in_sentence};
 use super::environment::{self, text_variables};
 use super::kept::{self, KeptChange, SETTINGS_VAR};
 use super::layers::Layers;
@@ -10,6 +11,7 @@ use super::model_dirs::PINS;
 use super::policy::POLICY_KEYS;
 use super::source::{Setting, Source};
 use super::{CONFIG_VAR, Config, ConfigError, warnings};
+use crate::checkpoints::{ModelPlaces, ModelRef, SMOLLM2};
 
 /// A configuration and where it came from.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct Loaded {
     /// Settings that an operator should know about, one sentence each.
     pub warnings: Vec<String>,
     settings: Vec<Setting>,
+    /// The model of `config` if nothing names one.
+    default_model: Option<DefaultModel>,
 }
 
 /// The files that a configuration is read from.
@@ -137,12 +141,39 @@ impl Loaded {
                 layers.replace(section, "model", model.to_owned());
             }
         }
-        let config = layers.config()?;
+        let mut config = layers.config()?;
         config.validate()?;
-        let warnings = warnings::of(&config);
+        let mut warnings = warnings::of(&config);
         let settings = layers.settings(&config);
+        let chosen = environment::value(environment, DEFAULT_MODEL_VAR);
+        let default_model =
+            DefaultModel::of(layers.section("target"), chosen, &ModelPlaces::of_user());
+        if let Some(model) = &default_model {
+            model.apply(&mut config.target);
+            warnings.extend(model.is_stand_in.then(|| stand_in_sentence("")));
+        }
         let Files { config: file, kept: kept_file } = files;
-        Ok(Self { config, file, kept_file, flags, warnings, settings })
+        Ok(Self { config, file, kept_file, flags, warnings, settings, default_model })
+    }
+
+    /// Whether nothing names a model, and the default is not on this machine: [`Loaded::config`] has
+    /// the embedded model in its place.
+    pub fn has_stand_in(&self) -> bool {
+        self.default_model.as_ref().is_some_and(|model| model.is_stand_in)
+    }
+
+    /// Takes the default model if it has come since, else the stand-in for good, and returns the
+    /// sentence about it. `why` is a clause about a fetch that failed.
+    pub fn settle_default_model(&mut self, why: &str) -> Option<String> {
+        let model = self.default_model.as_mut().filter(|model| model.is_stand_in)?;
+        model.is_stand_in = false;
+        self.warnings.retain(|warning| *warning != stand_in_sentence(""));
+        if ModelPlaces::of_user().locate(&ModelRef::Smollm2).is_err() {
+            return Some(stand_in_sentence(why));
+        }
+        SMOLLM2.clone_into(&mut model.name);
+        model.apply(&mut self.config.target);
+        None
     }
 
     /// All settings with their sources.
@@ -168,14 +199,17 @@ impl Loaded {
 
     /// Environment variables by which a process that is started reads the same files and flags,
     /// whatever lies in its working directory.
-    pub fn variables(&self) -> [(&'static str, String); 3] {
+    pub fn variables(&self) -> [(&'static str, String); 4] {
         let path = |path: &Option<PathBuf>| {
             path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
         };
+        let chosen = self.default_model.as_ref().map(|model| model.name.clone());
+        let chosen = chosen.unwrap_or_default();
         [
             (CONFIG_VAR, path(&self.file)),
             (SETTINGS_VAR, path(&self.kept_file)),
             (FLAGS_VAR, flags_text(&self.flags)),
+            (DEFAULT_MODEL_VAR, chosen),
         ]
     }
 }

@@ -192,6 +192,24 @@ fn a_pinned_model_wins_and_its_setting_has_its_source() {
 }
 
 #[test]
+fn a_choice_of_the_default_model_goes_on_to_children_and_any_setting_wins_over_it() {
+    let place = Place::new("");
+    let loaded = place.load(&[(DEFAULT_MODEL_VAR, "demo-target")]).expect("accepted");
+    assert_eq!(loaded.config.target.model, "demo-target");
+    assert_eq!(loaded.variables()[3], (DEFAULT_MODEL_VAR, "demo-target".to_owned()));
+    assert!(!loaded.has_stand_in() && loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let shown = loaded.settings().iter().find(|setting| setting.key == "target.model");
+    let shown = shown.map(|setting| (setting.value.as_str(), setting.source));
+    assert_eq!(shown, Some(("smollm2", Source::Default)));
+    for (variable, named) in [("PACELINE_TARGET__MODEL", "/m"), ("PACELINE_PINNED_TARGET", "/m")] {
+        let loaded =
+            place.load(&[(DEFAULT_MODEL_VAR, "demo-target"), (variable, named)]).expect("accepted");
+        assert_eq!(loaded.config.target.model, "/m");
+        assert_eq!(loaded.variables()[3].1, "");
+    }
+}
+
+#[test]
 fn kept_settings_that_are_broken_are_refused_by_their_file() {
     let place = Place::new("");
     for (text, expected) in [

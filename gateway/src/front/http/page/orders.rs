@@ -219,7 +219,10 @@ async fn directory(model: String) -> Result<String> {
         return Ok(text);
     }
     let model = match text.parse().map_or_else(|_| ModelRef::parse(&text), ModelRef::Named) {
-        model @ (ModelRef::Named(_) | ModelRef::Smollm2 | ModelRef::BelowHome(_)) => model,
+        model @ (ModelRef::Named(_)
+        | ModelRef::Smollm2
+        | ModelRef::Embedded(_)
+        | ModelRef::BelowHome(_)) => model,
         // The working directory of the service is not the operator's.
         _ => {
             let expected = "an absolute directory, or the name of a model that was pulled";

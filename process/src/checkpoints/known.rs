@@ -1,0 +1,145 @@
+//! Models that are known to work, by short names. The table is `known.toml`, beside this file.
+
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Deserializer};
+
+use super::name::{ModelName, NameError};
+
+/// Name of the small language model that is served if nothing names another. `paceline pull smollm2`
+/// puts it into the user's cache.
+pub const SMOLLM2: &str = "smollm2";
+
+static TABLE: LazyLock<Vec<KnownModel>> = LazyLock::new(|| {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Table {
+        model: Vec<KnownModel>,
+    }
+    let table: Table = toml::from_str(include_str!("known.toml")).expect("a test reads the table");
+    table.model
+});
+
+/// A model that is known to work.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownModel {
+    /// Short name, which is accepted wherever a model is named.
+    pub name: String,
+    /// Name of the model on the hub. `None` for smollm2, which is not fetched from a hub.
+    #[serde(default, deserialize_with = "hub_name")]
+    pub hub: Option<ModelName>,
+    /// Bytes that a pull fetches.
+    pub download_bytes: u64,
+    /// Whether `download_bytes` is counted; else it is computed from parameters and bits.
+    #[serde(default)]
+    pub is_exact: bool,
+    /// Bytes of weights and of the KV of a conversation, about.
+    pub memory_bytes: u64,
+    /// Its drafter as `drafter.model` names one: a name of the hub, `target` or `lookup`.
+    pub drafter: String,
+    /// Whether it reads images.
+    #[serde(default)]
+    pub pictures: bool,
+}
+
+impl KnownModel {
+    /// All known models, the smallest download first.
+    pub fn all() -> &'static [Self] {
+        &TABLE
+    }
+
+    /// The known model of this short name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::all().iter().find(|model| model.name == name)
+    }
+
+    /// The known model that the hub has by this name.
+    pub fn of_hub(name: &ModelName) -> Option<&'static Self> {
+        Self::all().iter().find(|model| model.hub.as_ref() == Some(name))
+    }
+
+    /// The drafter's name on the hub, if it has files of its own.
+    pub fn hub_drafter(&self) -> Option<ModelName> {
+        ModelName::on_hub(&self.drafter).ok()
+    }
+
+    /// Size of the download in words: `93 MB`, `about 2.3 GB`.
+    pub fn size(&self) -> String {
+        format!("{}{}", if self.is_exact { "" } else { "about " }, decimal(self.download_bytes))
+    }
+
+    /// Memory that the model needs, in words: `about 3.5 GB`.
+    pub fn memory(&self) -> String {
+        format!("about {}", decimal(self.memory_bytes))
+    }
+}
+
+/// Reads a name as a hub has it, or the short name of a known model.
+impl FromStr for ModelName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match KnownModel::named(text).and_then(|known| known.hub.clone()) {
+            Some(name) => Ok(name),
+            None => Self::on_hub(text),
+        }
+    }
+}
+
+/// Bytes in the decimal units of downloads.
+fn decimal(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn hub_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelName>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    ModelName::on_hub(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::checkpoints::ModelRef;
+    use crate::config::WITHOUT_DIRECTORY;
+
+    #[test]
+    fn each_row_has_a_name_of_its_own_and_a_model_that_a_pull_knows() {
+        let names: BTreeSet<&str> = KnownModel::all().iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names.len(), KnownModel::all().len());
+        assert!(names.contains(SMOLLM2));
+        for row in KnownModel::all() {
+            let name = &row.name;
+            assert!(ModelName::on_hub(name).is_err(), "{name} is no name of a hub");
+            assert!(!WITHOUT_DIRECTORY.contains(&name.as_str()) && *name != "auto", "{name}");
+            match &row.hub {
+                Some(hub) => {
+                    assert_eq!(ModelRef::parse(name), ModelRef::Named(hub.clone()), "{name}");
+                    assert_eq!(name.parse::<ModelName>().as_ref(), Ok(hub));
+                    assert_eq!(KnownModel::of_hub(hub).map(|row| &row.name), Some(name));
+                }
+                None => assert_eq!(ModelRef::parse(name), ModelRef::Smollm2, "{name}"),
+            }
+            let is_built_in = WITHOUT_DIRECTORY.contains(&row.drafter.as_str());
+            assert!(is_built_in || row.hub_drafter().is_some(), "{name}: {}", row.drafter);
+        }
+    }
+
+    #[test]
+    fn the_table_is_sorted_by_download_and_a_model_needs_more_memory_than_that() {
+        assert!(KnownModel::all().is_sorted_by_key(|row| row.download_bytes));
+        for KnownModel { name, download_bytes, memory_bytes, .. } in KnownModel::all() {
+            assert!(download_bytes < memory_bytes && *download_bytes > 1_000_000, "{name}");
+        }
+        let sizes = |name| KnownModel::named(name).map(|row| (row.size(), row.memory()));
+        let expected = |size: &str, memory: &str| Some((size.to_owned(), memory.to_owned()));
+        assert_eq!(sizes("smollm2"), expected("93 MB", "about 500 MB"));
+        assert_eq!(sizes("qwen3-4b"), expected("about 2.3 GB", "about 3.5 GB"));
+    }
+}

@@ -1,0 +1,108 @@
+//! How a setting or a flag names a model.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::embedded::EmbeddedModel;
+use super::known::SMOLLM2;
+use super::name::ModelName;
+
+/// How a setting or a flag names a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelRef {
+    /// A model that lies with the programs.
+    Embedded(&'static EmbeddedModel),
+    /// A directory, as written.
+    Directory(PathBuf),
+    /// A directory below the user's home: what follows `~/`.
+    BelowHome(PathBuf),
+    /// The small language model of [`SMOLLM2`], which empty text means, too.
+    Smollm2,
+    /// A model of a hub, by its name there or by the short name of a known one.
+    Named(ModelName),
+    /// One word, or a path of three words or more, that is a directory only if it exists. Three words
+    /// without a directory are a model in a folder of a hub's repository.
+    DirectoryIfThere(PathBuf),
+}
+
+impl ModelRef {
+    /// Reads a setting. A name of a model stays one where a directory of that name exists: a
+    /// directory of the working directory is written with `./` before it.
+    pub fn parse(text: &str) -> Self {
+        if text.is_empty() || text == SMOLLM2 {
+            return Self::Smollm2;
+        }
+        if let Some(model) = EmbeddedModel::named(text) {
+            return Self::Embedded(model);
+        }
+        if text == "~" {
+            return Self::BelowHome(PathBuf::new());
+        }
+        if let Some(rest) = text.strip_prefix("~/") {
+            return Self::BelowHome(rest.trim_start_matches('/').into());
+        }
+        let path = Path::new(text);
+        match path.components().next() {
+            Some(Component::RootDir | Component::CurDir | Component::ParentDir) => {
+                Self::Directory(path.to_path_buf())
+            }
+            _ => match text.parse::<ModelName>() {
+                Ok(name) if name.subfolder().is_none() => Self::Named(name),
+                _ => Self::DirectoryIfThere(path.to_path_buf()),
+            },
+        }
+    }
+
+    /// The model of a hub that is meant, if one is. Three words are one unless there is a directory of
+    /// this path.
+    pub fn hub_name(&self) -> Option<ModelName> {
+        match self {
+            Self::Named(name) => Some(name.clone()),
+            Self::DirectoryIfThere(path) if !path.is_dir() => path.to_str()?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_words_are_a_hubs_name_unless_there_is_a_directory() {
+        let name = |text: &str| ModelRef::parse(text).hub_name().map(|name| name.to_string());
+        // The tests run in the crate's folder, which has a folder src/config/load.
+        assert_eq!(name("src/config/load"), None);
+        assert_eq!(name("org/name/dflash").as_deref(), Some("org/name/dflash"));
+        assert_eq!(name("org/name").as_deref(), Some("org/name"));
+        assert_eq!(name("qwen3-4b").as_deref(), Some("mlx-community/Qwen3-4B-4bit"));
+        for text in ["word", "a/b/c/d", "./org/name/dflash", "/org/name", "~/x", "", "demo-target"]
+        {
+            assert_eq!(name(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_setting_is_a_directory_a_name_or_nothing() {
+        let directory = |path: &str| ModelRef::Directory(path.into());
+        for (text, expected) in [
+            ("", ModelRef::Smollm2),
+            ("smollm2", ModelRef::Smollm2),
+            ("./demo-target", directory("./demo-target")),
+            ("./qwen3-4b", directory("./qwen3-4b")),
+            ("./smollm2", directory("./smollm2")),
+            ("./org/name", directory("./org/name")),
+            ("../org/name", directory("../org/name")),
+            ("/org/name", directory("/org/name")),
+            (".", directory(".")),
+            ("~/models/x", ModelRef::BelowHome("models/x".into())),
+            ("~//etc", ModelRef::BelowHome("etc".into())),
+            ("~", ModelRef::BelowHome("".into())),
+            ("org/name", ModelRef::Named("org/name".parse().expect("a name"))),
+            ("model", ModelRef::DirectoryIfThere("model".into())),
+            ("demo/vision/target", ModelRef::DirectoryIfThere("demo/vision/target".into())),
+            ("org/name/", ModelRef::DirectoryIfThere("org/name/".into())),
+        ] {
+            assert_eq!(ModelRef::parse(text), expected, "{text}");
+        }
+    }
+}
