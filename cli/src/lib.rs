@@ -11,7 +11,7 @@
 //! - [`fetch`] · models of a hub that are fetched before a start
 //! - [`service`] · the service of systemd or launchd
 //! - [`key`] · makes API keys
-//! - [`models`], [`rm`], [`inspect`] · checkpoints, one command each
+//! - [`models`] with [`known_models`], [`rm`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
 //! - [`completions`] · completions of shells and pages of the manual
 //! - [`serve`] · the parent process
@@ -30,6 +30,7 @@ pub mod flags;
 pub mod generate;
 pub mod inspect;
 pub mod key;
+pub mod known_models;
 pub mod logs;
 pub mod messages;
 pub mod models;
@@ -76,7 +77,10 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Ps(args) => ps::run(&args, screen).await,
         Command::Stop(args) => stop::run(&args, screen).await,
         Command::Logs(args) => logs::run(&args),
-        Command::Run(args) => ask_once::run(&args, screen).await,
+        Command::Run(args) => match flags::with_model(*args) {
+            Ok(args) => ask_once::run(&args, screen).await,
+            Err(failure) => Err(failure),
+        },
         Command::Top(args) => top::run(&args, screen).await,
         Command::Config(args) => config::run(&args, screen).await,
         Command::Service(args) => service::run(&args, screen).await,
@@ -90,7 +94,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Drain(args) => drain::run(&args, screen).await,
         Command::Key(args) => key::run(&args, screen),
         Command::Pull(args) => other_program::run("paceline-pull", &args.words),
-        Command::Models(args) => models::run(&args, screen),
+        Command::Models(args) => models::run(&args, screen).await,
         Command::Rm(args) => rm::run(&args, screen).await,
         Command::Inspect(args) => inspect::run(&args, screen),
         Command::Completions(args) => completions::run(&args, screen),

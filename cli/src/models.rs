@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::ModelsArgs;
+use crate::known_models;
 
 /// Most bytes of a config.json that is read: published ones have some KiB.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
@@ -44,7 +45,10 @@ struct Model {
 ///
 /// # Errors
 /// The output was closed.
-pub fn run(args: &ModelsArgs, screen: &mut Screen) -> Result<(), Failure> {
+pub async fn run(args: &ModelsArgs, screen: &mut Screen) -> Result<(), Failure> {
+    if args.known {
+        return known_models::run(args.json, screen).await;
+    }
     let models: Vec<Model> = ModelPlaces::of_user().list().into_iter().map(Model::of).collect();
     let text = match args.json {
         true => format!("{}\n", serde_json::json!({ "models": models })),
@@ -156,10 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_model_is_listed() {
+    fn the_embedded_models_are_listed() {
         let models: Vec<_> = ModelPlaces::default().list().into_iter().map(Model::of).collect();
-        let demo = models.first().expect("the tests run in the source tree");
-        assert_eq!((demo.source, demo.family.as_deref()), ("embedded", Some("qwen3")));
-        assert!(demo.bytes > 1_000_000 && demo.missing.is_empty(), "{demo:?}");
+        let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+        assert_eq!(names, ["demo-target", "demo-vision"], "the tests run in the source tree");
+        for demo in models {
+            assert!(demo.source == "embedded" && demo.family.is_some(), "{demo:?}");
+            assert!(demo.bytes > 1_000_000 && demo.missing.is_empty(), "{demo:?}");
+        }
     }
 }

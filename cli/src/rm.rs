@@ -1,4 +1,4 @@
-//! `paceline rm`: removes a model that `paceline pull` or `make smollm2` put into the user's cache.
+//! `paceline rm`: removes a model that `paceline pull` put into the user's cache.
 //! Nothing outside of the model's own folder there is removed: a link in it is removed as a link.
 
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use paceline_client::failure::UNREACHABLE;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
+use paceline_process::checkpoints::{CheckpointKind, KnownModel, ListedCheckpoint, ModelPlaces};
 use paceline_proto::v1::StatusResponse;
 
 use crate::args::RmArgs;
@@ -67,6 +67,8 @@ struct RemovedModel {
 
 impl RemovedModel {
     fn find(name: &str, places: &ModelPlaces) -> Result<Self, Failure> {
+        let known = KnownModel::named(name).and_then(|known| known.hub.as_ref());
+        let name = known.map_or_else(|| name.to_owned(), ToString::to_string);
         let listed = places.list().into_iter().filter(|model| model.name == name);
         let listed: Vec<ListedCheckpoint> = listed.collect();
         let folder = |model: &ListedCheckpoint| match model.kind {
@@ -89,7 +91,7 @@ impl RemovedModel {
         };
         let bytes = listed.iter().filter(|model| model.path.starts_with(&dir));
         let bytes = bytes.map(|model| model.bytes).sum();
-        Ok(Self { name: name.to_owned(), dir, bytes })
+        Ok(Self { name, dir, bytes })
     }
 
     /// Fails if a process of the service has its weights from here.
@@ -142,7 +144,7 @@ mod tests {
     fn cache() -> (TempDir, ModelPlaces) {
         let cache = tempfile::tempdir().expect("a directory");
         let own = cache.path().join("models");
-        for dir in ["org--a/c1", "org--a/c2", "org--b/c1"] {
+        for dir in ["org--a/c1", "org--a/c2", "org--b/c1", "mlx-community--Qwen3-8B-4bit/c1"] {
             fs::create_dir_all(own.join(dir)).expect("made");
             fs::write(own.join(dir).join("config.json"), "{}").expect("written");
         }
@@ -164,6 +166,8 @@ mod tests {
         assert!(found.bytes >= 4, "{found:?}");
         found.remove().expect("removed");
         RemovedModel::find("smollm2", &places).expect("listed").remove().expect("removed");
+        let known = RemovedModel::find("qwen3-8b", &places).expect("a known model");
+        assert_eq!(known.dir, own.join("mlx-community--Qwen3-8B-4bit"));
         assert!(!own.join("org--a").exists() && own.join("smollm2").symlink_metadata().is_err());
         assert!(own.join("org--b/c1/config.json").exists());
         assert!(cache.path().join("disk/config.json").exists(), "behind links");

@@ -9,6 +9,10 @@ use super::ShowArgs;
 /// Arguments of `paceline models`
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
+    /// The models that are known to work, whether they are here or not: what they need, and whether
+    /// they fit this machine
+    #[arg(long)]
+    pub known: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -17,7 +21,7 @@ pub struct ModelsArgs {
 /// Arguments of `paceline rm`
 #[derive(Debug, Args)]
 pub struct RmArgs {
-    /// The model: org/name of a hub that was pulled, or smollm2
+    /// The model: org/name of a hub that was pulled, or the short name of a known model
     #[arg(value_name = "NAME")]
     pub model: String,
     /// Do not ask
@@ -31,7 +35,8 @@ pub struct RmArgs {
 /// Arguments of `paceline inspect`
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The model: a directory, org/name of a hub that was pulled, or smollm2
+    /// The model: a directory, org/name of a hub that was pulled, or the short name of a known or an
+    /// embedded model
     #[arg(value_name = "DIR|NAME")]
     pub model: String,
     /// A drafter to check with it

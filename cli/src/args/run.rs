@@ -9,9 +9,9 @@ use paceline_process::config::Assignment;
 /// Arguments of `paceline run`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct RunArgs {
-    /// The model: a directory, org/name of a hub, which is fetched first if it is not here, or
-    /// smollm2
-    #[arg(value_name = "DIR|NAME")]
+    /// The model: a directory, or org/name of a hub or a name of `paceline models --known`, which are
+    /// fetched first if they are not here [default: target.model, which is smollm2 by default]
+    #[arg(value_name = "DIR|NAME", default_value = "", hide_default_value = true)]
     pub model: String,
     /// The question; - or none reads it from standard input
     #[arg(value_name = "TEXT")]

@@ -11,8 +11,8 @@ pub struct ServeArgs {
     /// Model to serve, as --model
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub positional_model: Option<String>,
-    /// Model to serve (target.model): a directory, org/name of a hub, which is fetched first if it is
-    /// not here, or smollm2 [default: the embedded demo model]
+    /// Model to serve (target.model): a directory, demo-target, or org/name of a hub or a name of
+    /// `paceline models --known`, which are fetched first if they are not here [default: smollm2]
     #[arg(long, value_name = "DIR|NAME")]
     pub model: Option<String>,
     /// Drafter (drafter.model): a directory, org/name of a hub, lookup, or target for the model's own

@@ -111,7 +111,7 @@ fn flags(args: &RunArgs) -> Result<Flags, Failure> {
 async fn fetch(loaded: &Loaded, args: &RunArgs, screen: &mut Screen) -> Result<(), Failure> {
     let mut signals = Signals::interactive()
         .map_err(|error| Failure::measuring(RUN, format!("cannot watch signals: {error}")))?;
-    fetch_missing(loaded, args.offline, screen, async || signals.next().await).await
+    fetch_missing(loaded, args.offline, screen, async || signals.next().await).await.map(drop)
 }
 
 /// The settings of the private service. The drafter of the configuration goes with the target of the

@@ -1,4 +1,5 @@
-//! Models of a hub that are named and not on this machine: fetched before a service starts.
+//! Models that are named and not on this machine, and the default one: fetched before a service
+//! starts.
 //!
 //! 1. [`missing`] lists them.
 //! 2. `paceline-pull --plan` finds out what each takes on disk ([`plan`]).
@@ -22,7 +23,7 @@ use paceline_client::failure::{INTERRUPTED, RUN, UNREACHABLE, USAGE};
 use paceline_client::print::bytes;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, demo_dir};
+use paceline_process::checkpoints::{ModelPlaces, ModelRef, SMOLLM2, demo_dir, known_model};
 use paceline_process::config::{AUTO_DRAFTER, Config, Device, Source, WITHOUT_DIRECTORY};
 use paceline_process::lifecycle::PARENT_FD;
 use paceline_process::{Loaded, platform};
@@ -43,22 +44,24 @@ const PLAN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest wait for the worker that reports device and memory.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A model of a hub that is named and not on this machine.
+/// A model that is to be served and not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingModel {
     /// Key of the setting that names it.
     pub key: &'static str,
-    /// Name of the model.
-    pub name: ModelName,
-    /// Whether nothing starts without it. A drafter of the configuration costs speed alone.
+    /// Name of the model, as a pull takes it.
+    pub name: String,
+    /// Whether nothing starts without it. A drafter of the configuration costs speed alone, and the
+    /// embedded model stands in for the default one.
     pub is_required: bool,
 }
 
 /// The device of the models and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     on_gpu: bool,
-    usable: Option<u64>,
+    /// Bytes that a model can use now, if that is known.
+    pub(crate) usable: Option<u64>,
 }
 
 /// A model that is to be fetched.
@@ -67,19 +70,32 @@ struct Planned {
     plan: PullPlan,
 }
 
-/// The models of a hub that this configuration needs and that are not on this machine. Of several
-/// drafters, those before the first one that is there.
+/// The models that this configuration needs, that a pull can fetch, and that are not on this machine.
+/// Of several drafters, those before the first one that is there. The drafter of a known model is
+/// fetched with it.
 pub fn missing(places: &ModelPlaces, loaded: &Loaded) -> Vec<MissingModel> {
     let mut missing: Vec<MissingModel> = vec![];
     let absent = |text: &str| {
         let model = ModelRef::parse(text);
-        model.hub_name().filter(|_| places.locate(&model).is_err())
+        let name = match &model {
+            ModelRef::Smollm2 => Some(SMOLLM2.to_owned()),
+            model => model.hub_name().map(|name| name.to_string()),
+        };
+        name.filter(|_| places.locate(&model).is_err())
     };
-    if let Some(name) = absent(&loaded.config.target.model) {
-        missing.push(MissingModel { key: TARGET, name, is_required: true });
-    }
+    let is_required = !loaded.has_stand_in();
+    let target = if is_required { &loaded.config.target.model } else { SMOLLM2 };
+    let name = absent(target);
+    missing.extend(name.map(|name| MissingModel { key: TARGET, name, is_required }));
+    let of_target = known_model(&ModelRef::parse(target)).filter(|_| !missing.is_empty());
+    let of_target = of_target.and_then(|known| absent(&known.hub_drafter()?.to_string()));
     let is_required = loaded.source(DRAFTER) == Source::Flag;
     for text in loaded.config.drafter.model.names() {
+        if text == AUTO_DRAFTER {
+            let drafter = of_target.clone();
+            let auto = |name| MissingModel { key: DRAFTER, name, is_required: false };
+            missing.extend(drafter.map(auto));
+        }
         let is_built_in =
             text.is_empty() || text == AUTO_DRAFTER || WITHOUT_DIRECTORY.contains(&text.as_str());
         if is_built_in || places.locate(&ModelRef::parse(text)).is_ok() {
@@ -91,8 +107,9 @@ pub fn missing(places: &ModelPlaces, loaded: &Loaded) -> Vec<MissingModel> {
     missing
 }
 
-/// Fetches the models of a hub that this configuration needs and that are not on this machine.
-/// `stop` resolves when a person asks to stop.
+/// Fetches the models that this configuration needs and that are not on this machine. `stop` resolves
+/// when a person asks to stop. Returns a clause on why the default model could not be fetched; it is
+/// empty if it was, or if another is named.
 ///
 /// # Errors
 /// A model that is required cannot be fetched, does not fit, or must not be fetched (`offline`); the
@@ -102,27 +119,30 @@ pub async fn fetch_missing(
     offline: bool,
     screen: &mut Screen,
     mut stop: impl AsyncFnMut(),
-) -> Result<(), Failure> {
+) -> Result<String, Failure> {
     let missing = missing(&ModelPlaces::of_user(), loaded);
     if missing.is_empty() {
-        return Ok(());
+        return Ok(String::new());
     }
     if offline {
-        return missing.iter().find(|model| model.is_required).map_or(Ok(()), |model| {
-            let name = &model.name;
-            Err(Failure::measuring(RUN, format!(
-                "{}: {name} is not on this machine, and --offline forbids to fetch it; run `paceline pull {name}` with a network",
-                model.key
-            )))
-        });
+        return match missing.iter().find(|model| model.is_required) {
+            None => Ok(", and --offline forbids to fetch it".to_owned()),
+            Some(MissingModel { key, name, .. }) => Err(Failure::measuring(
+                RUN,
+                format!(
+                    "{key}: {name} is not on this machine, and --offline forbids to fetch it; run `paceline pull {name}` with a network"
+                ),
+            )),
+        };
     }
     let fetch = async {
-        let planned = plan_all(missing, loaded, screen).await?;
+        let mut unfetched = String::new();
+        let planned = plan_all(missing, loaded, screen, &mut unfetched).await?;
         for Planned { model, .. } in &planned {
             let outcome = pull(&model.name).await;
-            unless_optional(model, outcome, screen)?;
+            unfetched += &unless_optional(model, outcome, screen)?;
         }
-        Ok(())
+        Ok(unfetched)
     };
     tokio::select! {
         biased;
@@ -132,11 +152,13 @@ pub async fn fetch_missing(
     }
 }
 
-/// The models that are fetched: all that are required, and of the others those that can be.
+/// The models that are fetched: all that are required, and of the others those that can be. `unfetched`
+/// gets the clause about the default model.
 async fn plan_all(
     missing: Vec<MissingModel>,
     loaded: &Loaded,
     screen: &mut Screen,
+    unfetched: &mut String,
 ) -> Result<Vec<Planned>, Failure> {
     let config = &loaded.config;
     let device = device_memory(loaded).await;
@@ -151,7 +173,7 @@ async fn plan_all(
         let plan = match asked {
             Ok(plan) => plan,
             Err(failure) => {
-                unless_optional(&model, Err(failure), screen)?;
+                *unfetched += &unless_optional(&model, Err(failure), screen)?;
                 continue;
             }
         };
@@ -172,7 +194,9 @@ async fn plan_all(
                 taken = taken.saturating_add(memory.total());
                 planned.push(Planned { model, plan });
             }
-            Some(why) => unless_optional(&model, Err(Failure::measuring(RUN, why)), screen)?,
+            Some(why) => {
+                *unfetched += &unless_optional(&model, Err(Failure::measuring(RUN, why)), screen)?;
+            }
         }
     }
     Ok(planned)
@@ -182,29 +206,30 @@ async fn plan_all(
 /// who wrote it most likely meant the directory.
 fn same_directory(model: &MissingModel) -> Option<Failure> {
     let MissingModel { key, name, .. } = model;
-    Path::new(&name.to_string()).is_dir().then(|| {
+    (name != SMOLLM2 && Path::new(name).is_dir()).then(|| {
         Failure::usage(format!(
             "{key}: {name} is the name of a model of a hub that is not on this machine, and of a directory here; write ./{name} for the directory, or run `paceline pull {name}` for the model"
         ))
     })
 }
 
-/// The failure of a model that is required; a note if the service can do without it.
+/// The failure of a model that is required. If the service can do without it, a clause on why the
+/// default model is not there, or a note about a drafter.
 fn unless_optional(
     model: &MissingModel,
     outcome: Result<(), Failure>,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<String, Failure> {
     match outcome {
         Err(failure) if !model.is_required && failure.exit != INTERRUPTED => {
-            let name = &model.name;
-            screen.note(&format!(
-                "warning: {}; requests are served without the drafter {name}",
-                failure.message
-            ));
-            Ok(())
+            let (name, why) = (&model.name, failure.message);
+            if model.key == TARGET {
+                return Ok(format!(" and could not be fetched: {why}"));
+            }
+            screen.note(&format!("warning: {why}; requests are served without the drafter {name}"));
+            Ok(String::new())
         }
-        outcome => outcome,
+        outcome => outcome.map(|()| String::new()),
     }
 }
 
@@ -289,7 +314,7 @@ fn refusal(
 
 /// Device and memory as the worker finds them: it is asked about the embedded model, which is small.
 /// Without that the system's own figures.
-async fn device_memory(loaded: &Loaded) -> DeviceMemory {
+pub(crate) async fn device_memory(loaded: &Loaded) -> DeviceMemory {
     if let Some(object) = inspected(loaded).await {
         let machine = &object["machine"];
         return DeviceMemory {
@@ -314,14 +339,14 @@ async fn inspected(loaded: &Loaded) -> Option<Value> {
 }
 
 /// Fetches a model. Its progress goes to standard error.
-async fn pull(name: &ModelName) -> Result<(), Failure> {
+async fn pull(name: &str) -> Result<(), Failure> {
     let program = beside("paceline-pull")?;
     let cannot = |error: io::Error| {
         Failure::refused_here(format!("cannot start {}: {error}", program.display()))
     };
     let (read_end, _write_end) = io::pipe().map_err(cannot)?;
     let mut command = std::process::Command::new(&program);
-    command.arg(name.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg(name).stdin(Stdio::null()).stdout(Stdio::null());
     command.env(PARENT_FD, PIPE_FD.to_string());
     let pipe = FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD };
     command.fd_mappings(vec![pipe]).map_err(|error| cannot(io::Error::other(error)))?;
@@ -343,7 +368,7 @@ impl Drop for RunningPull {
     }
 }
 
-fn ended(name: &ModelName, status: ExitStatus) -> Result<(), Failure> {
+fn ended(name: &str, status: ExitStatus) -> Result<(), Failure> {
     use std::os::unix::process::ExitStatusExt as _;
     let message = format!("{name} could not be fetched, for the reason above");
     let as_signal = |signal: Signal| Some(signal as i32);

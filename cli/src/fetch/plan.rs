@@ -8,7 +8,6 @@ use std::time::Duration;
 use paceline_client::Failure;
 use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
 use paceline_client::program::beside;
-use paceline_process::checkpoints::ModelName;
 use paceline_vocabulary::model_files;
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,10 +41,10 @@ pub struct PullPlan {
 ///
 /// # Errors
 /// The hub does not answer or refuses, or nothing is there and the network is not to be used.
-pub async fn ask(name: &ModelName, timeout: Duration) -> Result<PullPlan, Failure> {
+pub async fn ask(name: &str, timeout: Duration) -> Result<PullPlan, Failure> {
     let program = beside("paceline-pull")?;
     let mut command = Command::new(&program);
-    command.args([&name.to_string(), "--plan", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
+    command.args([name, "--plan", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(timeout, command.output()).await.map_err(|_| {
         let seconds = timeout.as_secs();
         Failure::unreachable(format!("the hub did not describe {name} within {seconds} s"))

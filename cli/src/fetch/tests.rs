@@ -29,7 +29,7 @@ fn loaded(settings: &[(&str, &str)]) -> Loaded {
 }
 
 fn model(key: &'static str, is_required: bool) -> MissingModel {
-    MissingModel { key, name: "org/name".parse().expect("a name"), is_required }
+    MissingModel { key, name: "org/name".to_owned(), is_required }
 }
 
 #[test]
@@ -40,9 +40,14 @@ fn models_of_a_hub_that_are_not_there_are_missing() {
         missing.iter().map(|model| format!("{} {}", model.key, model.name)).collect()
     };
     let none: [&str; 0] = [];
-    assert_eq!(found(&[]), none);
+    assert_eq!(found(&[(TARGET, "demo-target")]), none);
+    assert_eq!(found(&[(TARGET, "smollm2")]), ["target.model smollm2"]);
+    assert_eq!(
+        found(&[(TARGET, "coder")]),
+        ["target.model mlx-community/Qwen2.5-Coder-1.5B-Instruct-4bit"]
+    );
     assert_eq!(found(&[(TARGET, "org/here"), (DRAFTER, "org/here")]), none);
-    assert_eq!(found(&[(TARGET, "./org/name"), (DRAFTER, "smollm2")]), none);
+    assert_eq!(found(&[(TARGET, "./org/name"), (DRAFTER, "./smollm2")]), none);
     assert_eq!(found(&[(TARGET, "org/name")]), ["target.model org/name"]);
     let both = [(TARGET, "org/name"), (DRAFTER, "a/b")];
     assert_eq!(found(&both), ["target.model org/name", "drafter.model a/b"]);
@@ -50,10 +55,44 @@ fn models_of_a_hub_that_are_not_there_are_missing() {
 }
 
 #[test]
+fn the_drafter_of_a_known_model_is_fetched_with_it_and_not_alone() {
+    let (_dir, places) = places();
+    let found = |settings: &[(&str, &str)]| -> Vec<(String, bool)> {
+        let missing = missing(&places, &loaded(settings));
+        missing.into_iter().map(|model| (model.name, model.is_required)).collect()
+    };
+    let model = ("mlx-community/Qwen3-8B-4bit".to_owned(), true);
+    let drafter = ("z-lab/Qwen3-8B-DFlash-b16".to_owned(), false);
+    for target in ["qwen3-8b", "mlx-community/Qwen3-8B-4bit"] {
+        assert_eq!(found(&[(TARGET, target)]), [model.clone(), drafter.clone()]);
+        assert_eq!(found(&[(TARGET, target), (DRAFTER, "lookup")]), [model.clone()]);
+    }
+    let place = places.own.as_ref().expect("set").join("mlx-community--Qwen3-8B-4bit");
+    std::fs::create_dir_all(&place).expect("made");
+    let here = places.of_model(&"org/here".parse().expect("a name")).expect("set");
+    std::os::unix::fs::symlink(here.join("c0"), place.join("current")).expect("linked");
+    assert_eq!(found(&[(TARGET, "qwen3-8b")]), []);
+}
+
+#[test]
+fn a_default_model_that_cannot_be_fetched_is_no_failure_and_a_named_one_is() {
+    let mut screen = Screen::over(std::io::sink(), std::io::sink());
+    let model = |key, is_required| MissingModel { key, name: "smollm2".to_owned(), is_required };
+    let mut outcome = |model| {
+        unless_optional(&model, Err(Failure::unreachable("no network")), &mut screen)
+            .map_err(|failure| failure.message)
+    };
+    assert_eq!(outcome(model(TARGET, false)), Ok(" and could not be fetched: no network".into()));
+    assert_eq!(outcome(model(TARGET, true)), Err("no network".into()));
+    assert_eq!(outcome(model(DRAFTER, false)), Ok(String::new()));
+}
+
+#[test]
 fn of_several_drafters_those_before_the_first_that_is_there_are_missing() {
     let (_dir, places) = places();
     let found = |drafters: &str| -> Vec<String> {
-        let missing = missing(&places, &loaded(&[(DRAFTER, drafters)]));
+        let settings = [(TARGET, "demo-target"), (DRAFTER, drafters)];
+        let missing = missing(&places, &loaded(&settings));
         missing.iter().map(|model| model.name.to_string()).collect()
     };
     assert_eq!(found("a/b,lookup,c/d"), ["a/b"]);
@@ -64,7 +103,7 @@ fn of_several_drafters_those_before_the_first_that_is_there_are_missing() {
 #[test]
 fn a_drafter_is_required_only_if_a_flag_names_it() {
     let (_dir, places) = places();
-    let flagged = missing(&places, &loaded(&[(DRAFTER, "a/b")]));
+    let flagged = missing(&places, &loaded(&[(TARGET, "demo-target"), (DRAFTER, "a/b")]));
     assert!(flagged[0].is_required);
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), "drafter.model = \"a/b\"\ntarget.model = \"c/d\"")
@@ -132,8 +171,8 @@ async fn nothing_is_fetched_offline_and_the_refusal_has_the_command() {
 #[test]
 fn the_end_of_a_pull_has_the_exit_code_of_its_reason() {
     use std::os::unix::process::ExitStatusExt as _;
-    let name: ModelName = "org/name".parse().expect("a name");
-    let exit = |raw: i32| ended(&name, ExitStatus::from_raw(raw)).map_err(|failure| failure.exit);
+    let exit =
+        |raw: i32| ended("org/name", ExitStatus::from_raw(raw)).map_err(|failure| failure.exit);
     assert_eq!(exit(0), Ok(()));
     for (code, expected) in [(1, 1), (2, 2), (3, 3), (69, 1)] {
         assert_eq!(exit(code << 8), Err(expected), "code {code}");

@@ -94,7 +94,11 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     match fetch_missing(&loaded, offline, screen, async || signals.next().await).await {
-        Ok(()) => {}
+        Ok(unfetched) => {
+            if let Some(stand_in) = loaded.settle_default_model(&unfetched) {
+                screen.line(&stand_in);
+            }
+        }
         Err(failure) if failure.exit == INTERRUPTED => return Ok(Exit::Asked),
         Err(failure) if failure.exit == USAGE => return Err(refuse(Exit::Config, failure.message)),
         Err(failure) => return Err(refuse(Exit::Unavailable, failure.message)),
@@ -122,9 +126,6 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     let http = listeners.http.as_ref().map(|http| http.address.clone());
     greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
     note_policy(&loaded, screen);
-    if config.target.model.is_empty() {
-        note_demo(loaded.file.is_some(), &model_dir, screen);
-    }
     dir.keep_up(Kept { locks: vec!["service".to_owned()], ..Kept::default() });
     let bounds = bounds(&config.supervisor);
     let beat_within = Duration::from_millis(bounds.frozen_ms);
@@ -203,12 +204,6 @@ fn next_steps(http: Option<String>, config: &Config) -> Vec<String> {
     let http = http
         .map(|address| format!("clients: {scheme}://{address}/v1, page: {scheme}://{address}/"));
     http.into_iter().chain(["talk to it: paceline chat".to_owned()]).collect()
-}
-
-/// Shows that the demo model is served, and why.
-fn note_demo(configured: bool, model_dir: &Path, screen: &mut Screen) {
-    let why = if configured { "target.model is not set" } else { "no configuration found" };
-    screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
 }
 
 /// The directory of this program, which must have the programs of both children.

@@ -1,0 +1,132 @@
+//! `paceline models --known`: the models that are known to work, and what they need.
+
+use std::fmt::Write as _;
+
+use paceline_client::{Failure, Screen};
+use paceline_process::checkpoints::{KnownModel, ModelPlaces, ModelRef};
+use paceline_process::{Loaded, platform};
+use serde::Serialize;
+
+use crate::fetch::device_memory;
+
+/// A known model, as the command prints it.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// Short name of the model.
+    name: &'static str,
+    /// Name of the model on the hub; null for smollm2, which is in a Python package.
+    hub: Option<String>,
+    /// Bytes that a pull fetches.
+    download_bytes: u64,
+    /// Whether these are counted, and not computed.
+    exact: bool,
+    /// Its drafter.
+    drafter: &'static str,
+    /// Bytes of memory that it needs, about.
+    memory_bytes: u64,
+    /// Whether it reads images.
+    pictures: bool,
+    /// Whether it fits the memory that can be used now; null if that is not known.
+    fits: Option<bool>,
+    /// Whether it is on this machine.
+    here: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The output was closed.
+pub async fn run(json: bool, screen: &mut Screen) -> Result<(), Failure> {
+    let usable = match Loaded::find(None) {
+        Ok(loaded) => device_memory(&loaded).await.usable,
+        // The list needs no configuration.
+        Err(_) => platform::available_memory(),
+    };
+    let places = ModelPlaces::of_user();
+    let row = |model| Row::of(model, &places, usable);
+    let rows: Vec<Row> = KnownModel::all().iter().map(row).collect();
+    let text = match json {
+        true => format!("{}\n", serde_json::json!({ "known": rows, "usable_bytes": usable })),
+        false => table(&rows),
+    };
+    screen.text(&text)
+}
+
+impl Row {
+    fn of(model: &'static KnownModel, places: &ModelPlaces, usable: Option<u64>) -> Self {
+        Self {
+            name: &model.name,
+            hub: model.hub.as_ref().map(ToString::to_string),
+            download_bytes: model.download_bytes,
+            exact: model.is_exact,
+            drafter: &model.drafter,
+            memory_bytes: model.memory_bytes,
+            pictures: model.pictures,
+            fits: usable.map(|usable| model.memory_bytes <= usable),
+            here: places.locate(&ModelRef::parse(&model.name)).is_ok(),
+        }
+    }
+
+    /// The words of the line about this model.
+    fn cells(&self) -> [String; 7] {
+        let known = KnownModel::named(self.name);
+        let fits = self.fits.map_or("unknown", |fits| if fits { "yes" } else { "no" });
+        [
+            self.name.to_owned(),
+            self.hub.clone().unwrap_or_else(|| "a Python package".to_owned()),
+            known.map(KnownModel::size).unwrap_or_default(),
+            known.map(KnownModel::memory).unwrap_or_default(),
+            fits.to_owned(),
+            if self.here { "yes" } else { "no" }.to_owned(),
+            format!("{}{}", self.drafter, if self.pictures { "; reads images" } else { "" }),
+        ]
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let head = ["NAME", "HUB", "DOWNLOAD", "MEMORY", "FITS", "HERE", "DRAFTER"];
+    let mut lines = vec![head.map(str::to_owned)];
+    lines.extend(rows.iter().map(Row::cells));
+    let mut widths = [0; 7];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for line in &lines {
+        let mut padded = String::new();
+        for (width, cell) in widths.iter().zip(line) {
+            let _ = write!(padded, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", padded.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_model_is_one_line_with_what_it_needs_and_whether_it_fits_and_is_here() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let own = dir.path().join("models");
+        std::fs::create_dir_all(own.join("smollm2")).expect("made");
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::write(own.join("smollm2").join(name), "{}").expect("written");
+        }
+        let places = ModelPlaces { own: Some(own), ..ModelPlaces::default() };
+        let row = |name, usable| Row::of(KnownModel::named(name).expect("known"), &places, usable);
+        let rows = [row("smollm2", Some(1 << 30)), row("qwen3.5-4b", Some(1 << 30))];
+        assert_eq!(
+            table(&rows),
+            "NAME        HUB                                DOWNLOAD      MEMORY        FITS  HERE  DRAFTER\n\
+             smollm2     a Python package                   93 MB         about 500 MB  yes   yes   lookup\n\
+             qwen3.5-4b  mlx-community/Qwen3.5-4B-MLX-4bit  about 3.1 GB  about 4.0 GB  no    no    z-lab/Qwen3.5-4B-DFlash; reads images\n"
+        );
+        let object = serde_json::to_value(row("qwen3.5-4b", None)).expect("plain");
+        assert_eq!((&object["fits"], &object["here"]), (&serde_json::Value::Null, &false.into()));
+        assert_eq!(object["hub"], "mlx-community/Qwen3.5-4B-MLX-4bit");
+    }
+}
