@@ -59,7 +59,8 @@ def main():
     asked = prompts()
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o700)
-        settings = {"SUPERVISOR__RUNTIME_DIR": directory, "GATEWAY__HTTP": URL.removeprefix("http://"), "GATEWAY__GRPC": "127.0.0.1:0"}
+        settings = {"SUPERVISOR__RUNTIME_DIR": directory, "GATEWAY__HTTP": URL.removeprefix("http://"), "GATEWAY__GRPC": "127.0.0.1:0",
+                    "TARGET__MODEL": "demo-target"}
         environment = os.environ | {f"PACELINE_{key}": value for key, value in settings.items()}
         log = open(pathlib.Path(directory) / "serve.txt", "wb")
         service = subprocess.Popen([arguments.binaries / "paceline", "serve"], env=environment, stdout=log, stderr=log)

@@ -74,8 +74,8 @@ trap 'exit 143' TERM HUP
 parts="gateway supervisor target drafter"
 link=up
 
-# No configuration file: the defaults, in a place of its own.
-export PACELINE_CONFIG=
+# No configuration file: the embedded pair and the defaults, in a place of its own.
+export PACELINE_CONFIG= PACELINE_TARGET__MODEL=demo-target
 shown=0
 show_log() {
     lines=$(($(wc -l <"$log")))
@@ -237,7 +237,7 @@ headline "Stopping"
 stop_service $first_pids $(pids)
 
 headline "An image: demo/vision/images/large.png"
-export PACELINE_TARGET__MODEL=demo/vision/target PACELINE_DRAFTER__MODEL=demo/vision/drafter
+export PACELINE_TARGET__MODEL=demo-vision
 start_service
 first_pids=$(pids)
 set -- --prompt "Describe the picture." --image demo/vision/images/large.png

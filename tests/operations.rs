@@ -268,15 +268,18 @@ fn a_service_is_listed_asked_in_short_forms_and_stopped() {
 
     let shell = |words: &str| done(&stack.shell(words).output().expect("it runs"));
     let models = shell("paceline models");
-    assert!(models.contains("demo-target"), "{models}");
+    assert!(models.contains("demo-target") && models.contains("demo-vision"), "{models}");
     for words in ["paceline ls", "paceline list"] {
         assert_eq!(shell(words), models);
     }
     let target = repository().join("demo/target").display().to_string();
     let about =
         |word| shell(&format!("paceline {word} {target}")).lines().next().map(str::to_owned);
-    assert!(about("show").is_some_and(|line| line.starts_with("target at ")));
+    assert!(about("show").is_some_and(|line| line.starts_with("demo-target at ")));
     assert_eq!(about("show"), about("inspect"));
+    assert!(shell("paceline show demo-vision").starts_with("demo-vision at "));
+    let known = shell("paceline models --known");
+    assert!(known.contains("qwen3-8b") && known.contains("z-lab/Qwen3-8B-DFlash-b16"), "{known}");
 
     let answer = |words: &[&str], input: &str| {
         let how = ["--max-tokens", "8", "--temperature", "0"];

@@ -86,6 +86,7 @@ start_service() {
 gateway.grpc = "127.0.0.1:$2"
 gateway.http = "127.0.0.1:$3"
 supervisor.runtime_dir = "$dir/$1"
+target.model = "demo-target"
 SETTINGS
     paceline serve --config "$dir/$1.toml" >"$dir/$1.log" 2>&1 </dev/null &
     started="$started $!"

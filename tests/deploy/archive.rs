@@ -55,6 +55,8 @@ impl Installed {
             ("PACELINE_GATEWAY__GRPC", grpc),
             ("PACELINE_GATEWAY__HTTP", http),
             ("PACELINE_SUPERVISOR__RUNTIME_DIR", run),
+            // No network is needed for it.
+            ("PACELINE_TARGET__MODEL", "demo-target".to_owned()),
         ];
         Self { bin, home, settings }
     }
@@ -204,7 +206,8 @@ fn a_release_archive_serves_where_it_was_unpacked() {
     install(&[]);
     let copy = Installed::new(prefix.join("bin"), temp.path().join("home"));
     copy.loads_its_own_libraries(&prefix);
-    assert!(run(copy.command("paceline").arg("models")).contains("demo-target"));
+    let models = run(copy.command("paceline").arg("models"));
+    assert!(models.contains("demo-target") && models.contains("demo-vision"), "{models}");
     install(&["--uninstall"]);
     assert!(fs::read_dir(&prefix).map_or(0, Iterator::count) == 0, "files are left");
 

@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 use paceline_tests::{programs, repository};
 use plist::Value;
 
-/// Half the time to start.
-const NO_DRAFTER: &str = "[drafter]\nmodel = \"\"\n";
+/// The embedded target, and half the time to start.
+const NO_DRAFTER: &str = "[target]\nmodel = \"demo-target\"\n[drafter]\nmodel = \"\"\n";
 
 /// A user with a home and a runtime directory, whose `systemctl` and `launchctl` are the test's.
 struct Home {

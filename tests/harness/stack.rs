@@ -581,13 +581,13 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Removes settings of the caller's environment: a test's settings are in its file.
+/// Removes the caller's settings: a test's are in its file. The default model need not be here.
 fn clear_settings(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PACELINE_") {
-            command.env_remove(name);
-        }
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.to_string_lossy().starts_with("PACELINE_")) {
+        command.env_remove(name);
     }
+    command.env(paceline_process::config::DEFAULT_MODEL_VAR, "demo-target");
 }
 
 /// Shared memory of ours that has a name.

@@ -36,6 +36,7 @@ fn start(program: &str, dir: &Path, more: &[&str]) -> Reaped {
     command.args(["--epoch", "1", "--term", "1"]).args(more).stdin(Stdio::null());
     command
         .env("PACELINE_CONFIG", "")
+        .env("PACELINE_TARGET__MODEL", "demo-target")
         .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir)
         .env("PACELINE_LOG__LEVEL", "warn");
     if program.ends_with("drafter") {
