@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hub::{Hub, Model};
 use nix::sys::signal::Signal;
+use paceline_process::config::DEFAULT_MODEL_VAR;
 use paceline_tests::model::{Weights, single};
 use paceline_tests::{Stack, programs, repository, signal, wait};
 use serde_json::Value;
@@ -264,6 +265,41 @@ fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
     assert!(words.starts_with("removed org/name, 28."), "{words}");
     assert_eq!(inspected("org/name").status.code(), Some(2));
     assert_eq!(removed("--yes").0, Some(2), "it is gone");
+    stack.sweep();
+}
+
+#[test]
+fn without_smollm2_and_a_network_serve_has_the_embedded_pair_unless_a_model_was_named() {
+    let (stack, newcomer) = (Stack::new("drafter.model = \"\"\n"), Newcomer::new());
+    let shell = |line: &str| {
+        let mut command = newcomer.shell(&stack, line);
+        // Nothing listens there.
+        command.env("PIP_INDEX_URL", "http://127.0.0.1:9/simple").env_remove(DEFAULT_MODEL_VAR);
+        command
+    };
+    for line in ["paceline serve --model smollm2", "paceline run '' 'Why?'"] {
+        let output = shell(line).output().expect("it starts");
+        assert!(!output.status.success(), "{line}: {output:?}");
+        assert!(text(&output.stderr).contains("smollm2"), "{line}: {output:?}");
+    }
+    let log = std::fs::File::create(stack.path("serve.log")).expect("made");
+    let mut serve = shell("exec paceline serve");
+    let serve = serve.stdout(log.try_clone().expect("a file")).stderr(log);
+    let mut serve = serve.spawn().expect("it starts");
+    let status = stack.wait_ready();
+    let shown = stack.serve_log();
+    for word in [
+        "smollm2 is not here and could not be fetched: ",
+        "; serving the embedded demo model, which cannot answer questions",
+        "`paceline pull smollm2` fetches it (93 MB)",
+    ] {
+        assert!(shown.contains(word), "{word:?} in {shown}");
+    }
+    assert_eq!(shown.matches("smollm2 is not here").count(), 1, "it is said once: {shown}");
+    let served = status["target"]["model"].as_str().expect("a model");
+    assert!(served.ends_with("demo/target"), "{served}");
+    signal(serve.id(), Signal::SIGTERM);
+    assert_eq!(wait("the end of serve", || serve.try_wait().expect("a child")).code(), Some(0));
     stack.sweep();
 }
 

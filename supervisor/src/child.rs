@@ -378,6 +378,7 @@ mod tests {
                 ("PACELINE_CONFIG", "/etc/x.toml".to_owned()),
                 ("PACELINE_SETTINGS", "/etc/x.settings.toml".to_owned()),
                 ("PACELINE_FLAGS", "flags".to_owned()),
+                ("PACELINE_DEFAULT_MODEL", "m".to_owned()),
             ],
             models: vec![("PACELINE_PINNED_TARGET", "/models/t".to_owned())],
             threads: Some(3),

@@ -22,6 +22,7 @@ use paceline_client::failure::{INTERRUPTED, USAGE};
 use paceline_client::own_service::remove_own_dir;
 use paceline_client::program::{ProgramError, beside};
 use paceline_client::{Failure, Screen};
+use paceline_process::checkpoints::ModelPlaces;
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
@@ -95,7 +96,8 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     match fetch_missing(&loaded, offline, screen, async || signals.next().await).await {
         Ok(unfetched) => {
-            if let Some(stand_in) = loaded.settle_default_model(&unfetched) {
+            if let Some(stand_in) = loaded.settle_default_model(&ModelPlaces::of_user(), &unfetched)
+            {
                 screen.line(&stand_in);
             }
         }

@@ -118,7 +118,8 @@ mod tests {
         ] {
             assert!(ModelName::on_hub(text).is_err(), "{text:?}");
         }
-        for folder in ["ab", "a--b--c--d", "--b", "a--", "a----b", "models--a", ".tmp"] {
+        for folder in ["ab", "qwen3-4b", "a--b--c--d", "--b", "a--", "a----b", "models--a", ".tmp"]
+        {
             let known = ModelName::of_folder(folder).map(|name| name.to_string());
             assert_eq!(known, (folder == "models--a").then(|| "models/a".to_owned()), "{folder}");
         }

@@ -164,11 +164,11 @@ impl Loaded {
 
     /// Takes the default model if it has come since, else the stand-in for good, and returns the
     /// sentence about it. `why` is a clause about a fetch that failed.
-    pub fn settle_default_model(&mut self, why: &str) -> Option<String> {
+    pub fn settle_default_model(&mut self, places: &ModelPlaces, why: &str) -> Option<String> {
         let model = self.default_model.as_mut().filter(|model| model.is_stand_in)?;
         model.is_stand_in = false;
         self.warnings.retain(|warning| *warning != stand_in_sentence(""));
-        if ModelPlaces::of_user().locate(&ModelRef::Smollm2).is_err() {
+        if places.locate(&ModelRef::Smollm2).is_err() {
             return Some(stand_in_sentence(why));
         }
         SMOLLM2.clone_into(&mut model.name);

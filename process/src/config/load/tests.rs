@@ -210,6 +210,35 @@ fn a_choice_of_the_default_model_goes_on_to_children_and_any_setting_wins_over_i
 }
 
 #[test]
+fn a_stand_in_is_replaced_by_a_default_model_that_has_come_and_else_stays_with_a_sentence() {
+    let place = Place::new("");
+    let own = place.dir.path().join("models");
+    let places = ModelPlaces { own: Some(own.clone()), ..ModelPlaces::default() };
+    let stand_in = || {
+        let mut loaded = place.load(&[(DEFAULT_MODEL_VAR, "demo-target")]).expect("accepted");
+        loaded.default_model.as_mut().expect("nothing is named").is_stand_in = true;
+        loaded.warnings = vec![stand_in_sentence("")];
+        loaded
+    };
+    let mut loaded = stand_in();
+    let said = loaded.settle_default_model(&places, " and could not be fetched: x").expect("none");
+    assert!(said.starts_with("smollm2 is not here and could not be fetched: x; serving"), "{said}");
+    assert!(loaded.warnings.is_empty() && !loaded.has_stand_in(), "it is said once");
+    assert_eq!(loaded.variables()[3].1, "demo-target");
+    std::fs::create_dir_all(own.join("smollm2")).expect("made");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::write(own.join("smollm2").join(name), "{}").expect("written");
+    }
+    let mut loaded = stand_in();
+    assert_eq!(loaded.settle_default_model(&places, ""), None);
+    assert_eq!((&*loaded.config.target.model, &*loaded.variables()[3].1), ("smollm2", "smollm2"));
+    assert!(loaded.warnings.is_empty());
+    let mut named = place.load(&[("PACELINE_TARGET__MODEL", "/m")]).expect("accepted");
+    assert_eq!(named.settle_default_model(&places, ""), None);
+    assert_eq!(named.config.target.model, "/m");
+}
+
+#[test]
 fn kept_settings_that_are_broken_are_refused_by_their_file() {
     let place = Place::new("");
     for (text, expected) in [
