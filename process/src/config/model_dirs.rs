@@ -103,14 +103,17 @@ impl Config {
             LOOKUP => DrafterChoice::Lookup,
             TARGET_HEAD => DrafterChoice::TargetHead,
             AUTO_DRAFTER if self.drafter.kind == LOOKUP => DrafterChoice::Lookup,
-            AUTO_DRAFTER => self.drafter_of_target().unwrap_or(DrafterChoice::Lookup),
+            AUTO_DRAFTER => {
+                let own = self.drafter_of_target(&ModelPlaces::of_user());
+                own.unwrap_or(DrafterChoice::Lookup)
+            }
             model => DrafterChoice::Directory(drafter_place(&ModelPlaces::of_user(), model)),
         }
     }
 
     /// The drafter that ships with the target: that of an embedded model, or that of a known one if
     /// it is on this machine.
-    fn drafter_of_target(&self) -> Option<DrafterChoice> {
+    pub(super) fn drafter_of_target(&self, places: &ModelPlaces) -> Option<DrafterChoice> {
         let target = ModelRef::parse(&self.target.model);
         let embedded = match &target {
             ModelRef::Embedded(model) => Some(*model),
@@ -124,7 +127,7 @@ impl Config {
         if drafter == TARGET_HEAD {
             return Some(DrafterChoice::TargetHead);
         }
-        let there = ModelPlaces::of_user().locate(&ModelRef::parse(drafter));
+        let there = places.locate(&ModelRef::parse(drafter));
         there.ok().filter(|_| drafter != LOOKUP).map(DrafterChoice::Directory)
     }
 

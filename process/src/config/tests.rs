@@ -4,7 +4,7 @@ use std::path::Path;
 use super::environment::text_variables;
 use super::known_keys::all_keys;
 use super::*;
-use crate::checkpoints::demo_dir;
+use crate::checkpoints::{ModelPlaces, demo_dir};
 
 /// Reads a file as a process whose parent found the default model on this machine.
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
@@ -378,6 +378,32 @@ fn an_embedded_drafter_goes_with_its_target_and_lookup_with_every_other() {
     config.drafter.model = DrafterModels::one("./lookup");
     let choices = config.drafter_choices();
     assert!(matches!(choices.as_slice(), [DrafterChoice::Directory(dir)] if dir.is_absolute()));
+}
+
+#[test]
+fn a_known_target_gets_the_drafter_of_its_row_if_that_is_on_this_machine() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let own = dir.path().canonicalize().expect("there").join("paceline/models");
+    let places = ModelPlaces { own: Some(own.clone()), ..ModelPlaces::default() };
+    let drafter = |target: &str| {
+        let mut config = Config::default();
+        config.target.model = target.to_owned();
+        config.drafter_of_target(&places)
+    };
+    assert_eq!(drafter("qwen3-8b"), None, "it is not here");
+    let revision = own.join("z-lab--Qwen3-8B-DFlash-b16/c");
+    std::fs::create_dir_all(&revision).expect("made");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::write(revision.join(name), "{}").expect("written");
+    }
+    std::os::unix::fs::symlink("c", revision.with_file_name("current")).expect("linked");
+    let target = own.join("mlx-community--Qwen3-8B-4bit/0123").display().to_string();
+    for target in ["qwen3-8b", "mlx-community/Qwen3-8B-4bit", &target] {
+        assert_eq!(drafter(target), Some(DrafterChoice::Directory(revision.clone())), "{target}");
+    }
+    for target in ["smollm2", "qwen3-4b", "Qwen/Qwen3-8B"] {
+        assert_eq!(drafter(target), None, "{target}");
+    }
 }
 
 #[test]
