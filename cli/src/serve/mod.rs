@@ -96,10 +96,8 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     match fetch_missing(&loaded, offline, screen, async || signals.next().await).await {
         Ok(unfetched) => {
-            if let Some(stand_in) = loaded.settle_default_model(&ModelPlaces::of_user(), &unfetched)
-            {
-                screen.line(&stand_in);
-            }
+            let stand_in = loaded.settle_default_model(&ModelPlaces::of_user(), &unfetched);
+            stand_in.iter().for_each(|line| screen.line(line));
         }
         Err(failure) if failure.exit == INTERRUPTED => return Ok(Exit::Asked),
         Err(failure) if failure.exit == USAGE => return Err(refuse(Exit::Config, failure.message)),
