@@ -14,6 +14,7 @@ use hub::{Hub, Model};
 use nix::sys::signal::Signal;
 use paceline_process::config::DEFAULT_MODEL_VAR;
 use paceline_tests::model::{Weights, single};
+use paceline_tests::pty::Pty;
 use paceline_tests::{Stack, programs, repository, signal, wait};
 use serde_json::Value;
 
@@ -113,6 +114,44 @@ fn an_interrupted_run_stops_its_service_and_a_killed_one_leaves_nothing_either()
     let (mut run, dir) = begun(&stack, &model);
     run.kill().expect("it runs");
     run.wait().expect("a child");
+    nothing_left(&stack, &dir);
+}
+
+#[test]
+fn without_a_question_a_terminal_talks_until_bye_and_nothing_is_left() {
+    let stack = Stack::new("");
+    let golden = std::fs::read_to_string(repository().join("demo/golden.json")).expect("there");
+    let golden: Value = serde_json::from_str(&golden).expect("JSON");
+    let case = &golden["cases"][0];
+    let question = case["messages"][0]["content"].as_str().expect("text");
+    let talk = |model: &str| {
+        let line = format!("exec paceline run {model} --temperature 0");
+        Pty::start(stack.shell(&line), 300, 50)
+    };
+    let mut person = talk(&demo());
+    person.wait_text(&format!("{}: one line is one turn; ", demo()));
+    let dir = private_dirs(&stack).pop().expect("a private service");
+    person.press(&format!("{question}\r"));
+    let answer = case["text"].as_str().expect("text").lines().next_back().expect("a line");
+    person.wait_text(answer.trim());
+    person.press("/bye\r");
+    assert_eq!(person.ended().code(), Some(0));
+    nothing_left(&stack, &dir);
+
+    // Ctrl-C ends an answer, and at the prompt the conversation.
+    let mut person = talk(&endless(&stack.path("")));
+    person.wait_text("one line is one turn; ");
+    let dir = private_dirs(&stack).pop().expect("a private service");
+    let prompts = |screen: &str| screen.lines().filter(|line| line.starts_with('>')).count();
+    person.press("Tell a long story.\r");
+    person.wait_for("the answer to begin", |screen| {
+        screen.split("story.").nth(1).is_some_and(|answer| !answer.trim().is_empty())
+    });
+    person.signal(Signal::SIGINT);
+    person.wait_for("the next prompt", |screen| prompts(screen) == 2);
+    assert!(dir.exists(), "the service goes on");
+    person.signal(Signal::SIGINT);
+    assert_eq!(person.ended().code(), Some(0));
     nothing_left(&stack, &dir);
 }
 

@@ -1,6 +1,7 @@
 //! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows an image
-//! with the next turn, `/reset` begins anew, `/quit` or the end of input ends it. Ctrl-C ends the
-//! answer that runs; what was said of it stays in the conversation, as it does on the screen.
+//! with the next turn, `/reset` begins anew, `/bye`, `/quit` or the end of input ends it. Ctrl-C ends
+//! the answer that runs; what was said of it stays in the conversation, as it does on the screen.
+//! `paceline run` without a question is the same conversation, with a model that it names.
 
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
@@ -20,11 +21,27 @@ use crate::generate::{self, Ask};
 /// # Errors
 /// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
 pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let mut session = ChatSession::begin(args).await?;
+    let service = Service::find(&args.service).await?;
+    let name = args.service.model.as_deref();
+    let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+    converse(service, &name, args, screen).await
+}
+
+/// Talks with this service until the input ends. `head` stands before the line that greets.
+///
+/// # Errors
+/// As [`run`].
+pub async fn converse(
+    service: Service,
+    head: &str,
+    args: &ChatArgs,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let mut session = ChatSession::begin(service, args).await?;
     if screen.err_is_terminal() {
-        screen.note(
-            "one line is one turn; /image F shows an image with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
-        );
+        screen.note(&format!(
+            "{head}one line is one turn; /image F shows an image with it, /reset begins anew, /bye ends, Ctrl-C ends an answer"
+        ));
     }
     let person = std::io::stdin().is_terminal();
     let mut lines = lines_of_input();
@@ -36,7 +53,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
             _ = tokio::signal::ctrl_c() => None,
         };
         match line.as_deref().map(str::trim) {
-            None | Some("/quit") => break,
+            None | Some("/bye" | "/quit") => break,
             Some("") => {}
             Some("/reset") => session.reset(),
             Some(line) if is_image(line) => match session.show(line) {
@@ -48,7 +65,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
             },
             Some(command) if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 screen.note(&format!(
-                    "unknown command {command}; there are /image F, /reset and /quit"
+                    "unknown command {command}; there are /image F, /reset and /bye"
                 ));
             }
             Some(text) => {
@@ -92,8 +109,7 @@ fn is_image(line: &str) -> bool {
 
 impl ChatSession {
     /// Connects to the service.
-    async fn begin(args: &ChatArgs) -> Result<Self, Failure> {
-        let service = Service::find(&args.service).await?;
+    async fn begin(service: Service, args: &ChatArgs) -> Result<Self, Failure> {
         let client = service.connect().await?;
         let system = args.system.iter().map(|text| message::text("system", text.clone()));
         Ok(Self {

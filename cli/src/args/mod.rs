@@ -56,7 +56,7 @@ pub enum Command {
     Stop(ConfigArg),
     /// Show what the processes logged
     Logs(LogsArgs),
-    /// Ask one question of a model, without a service that runs
+    /// Ask one question of a model, or talk with it, without a service that runs
     Run(Box<RunArgs>),
     /// Watch what runs, and give orders by keys
     Top(TopArgs),
@@ -266,7 +266,7 @@ impl From<Route> for v1::RouteWish {
 }
 
 /// `paceline chat`
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ChatArgs {
     /// First message, of the role system
     #[arg(long, value_name = "TEXT")]

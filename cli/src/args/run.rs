@@ -13,7 +13,8 @@ pub struct RunArgs {
     /// fetched first if they are not here [default: target.model, which is smollm2 by default]
     #[arg(value_name = "DIR|NAME", default_value = "", hide_default_value = true)]
     pub model: String,
-    /// The question; - or none reads it from standard input
+    /// The question; - reads it from standard input, as none does that is no terminal; without one a
+    /// terminal talks, line by line
     #[arg(value_name = "TEXT")]
     pub question: Option<String>,
     /// Image to go with the question; may be given for several

@@ -1,5 +1,6 @@
-//! `paceline run`: one answer of a model, without a service that runs. A running service that serves
-//! this model is asked; else a private one is started, asked and stopped.
+//! `paceline run`: one answer of a model, without a service that runs; without a question, at a
+//! terminal, a conversation. A running service that serves this model is asked; else a private one is
+//! started, asked and stopped.
 //!
 //! [`question`] reads the question · [`running`] finds the running service. This file has the order.
 
@@ -17,7 +18,8 @@ use paceline_client::own_service::{self, OwnService};
 use paceline_client::{Failure, Screen, program};
 use paceline_process::{Loaded, Signals};
 
-use crate::args::{HowArgs, RunArgs};
+use crate::args::{ChatArgs, HowArgs, RunArgs};
+use crate::chat::converse;
 use crate::fetch::fetch_missing;
 use crate::flags::Flags;
 use crate::generate::{Ask, chat};
@@ -37,8 +39,12 @@ const OWN_KEYS: [&str; 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// Why there is no whole answer. With `--json` it has been printed as an object too.
+/// Why there is no whole answer, or no conversation. With `--json` it has been printed as an object
+/// too.
 pub async fn run(args: &RunArgs, screen: &mut Screen) -> Result<(), Failure> {
+    if question::talks(args) {
+        return talk(args, screen).await;
+    }
     let outcome = answer(args, screen).await;
     let answer = program::show_object(outcome, args.json, screen)?;
     if args.json {
@@ -49,16 +55,43 @@ pub async fn run(args: &RunArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 async fn answer(args: &RunArgs, screen: &mut Screen) -> Result<Answer, Failure> {
+    let settings = begin(args)?;
+    let ask = Ask::Chat(chat(String::new(), question::messages(args)?, &how(args)));
+    let work =
+        async |service: Service, screen: &mut Screen| stream(&service, ask, args, screen).await;
+    served(args, settings, false, screen, work).await
+}
+
+/// Talks until the input ends.
+async fn talk(args: &RunArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let chat = ChatArgs { system: args.system.clone(), how: how(args), ..ChatArgs::default() };
+    let head = format!("{}: ", args.model);
+    let work =
+        async |service: Service, screen: &mut Screen| converse(service, &head, &chat, screen).await;
+    served(args, begin(args)?, true, screen, work).await
+}
+
+fn how(args: &RunArgs) -> HowArgs {
+    let RunArgs { max_tokens, temperature, seed, .. } = *args;
+    HowArgs { max_tokens, temperature, seed, ..HowArgs::default() }
+}
+
+/// The flags as settings, and the configuration with them.
+fn begin(args: &RunArgs) -> Result<(Flags, Loaded), Failure> {
     let flags = flags(args)?;
     let loaded = flags.load(args.config.config.as_deref())?;
-    let messages = question::messages(args)?;
-    let how = HowArgs {
-        max_tokens: args.max_tokens,
-        temperature: args.temperature,
-        seed: args.seed,
-        ..HowArgs::default()
-    };
-    let ask = Ask::Chat(chat(String::new(), messages, &how));
+    Ok((flags, loaded))
+}
+
+/// Does the work on the running service, if it serves the model; else on a private one, which ends
+/// with the work. `talks`: Ctrl-C is for the work.
+async fn served<R>(
+    args: &RunArgs,
+    (flags, loaded): (Flags, Loaded),
+    talks: bool,
+    screen: &mut Screen,
+    work: impl AsyncFnOnce(Service, &mut Screen) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     if args.drafter.is_none()
         && args.set.is_empty()
         && let Some(service) = running::serving(args).await?
@@ -70,9 +103,9 @@ async fn answer(args: &RunArgs, screen: &mut Screen) -> Result<Answer, Failure> 
             ));
         }
         return tokio::select! {
-            outcome = stream(&service, ask, args, screen) => outcome,
+            outcome = work(service, screen) => outcome,
             // Dropping the request cancels it.
-            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+            _ = tokio::signal::ctrl_c(), if !talks => Err(Failure::interrupted()),
         };
     }
     fetch(&loaded, args, screen).await?;
@@ -85,12 +118,15 @@ async fn answer(args: &RunArgs, screen: &mut Screen) -> Result<Answer, Failure> 
             false => service.until_serving(show).await,
         }?;
         screen.clear();
+        if talks {
+            service.take_interrupts();
+        }
         let address = Some(service.address().to_owned());
         let service = Service::find(&ServiceArgs { address, ..ServiceArgs::default() }).await?;
-        stream(&service, ask, args, screen).await
+        work(service, screen).await
     };
     let outcome = own_service::run(RUN, &settings, screen, work).await;
-    outcome.map(|(answer, _seconds)| answer)
+    outcome.map(|(result, _seconds)| result)
 }
 
 /// The flags as settings.

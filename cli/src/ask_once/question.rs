@@ -10,6 +10,12 @@ use crate::args::RunArgs;
 use crate::generate::read_image;
 use crate::{messages, piped};
 
+/// Whether the arguments ask for a conversation: there is no question, and a person at a terminal.
+pub(super) fn talks(args: &RunArgs) -> bool {
+    let asks = args.question.is_some() || args.json || !args.image.is_empty();
+    !asks && std::io::stdin().is_terminal()
+}
+
 /// The messages that the arguments describe. Reads standard input and the images.
 ///
 /// # Errors

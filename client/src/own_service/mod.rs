@@ -11,9 +11,11 @@ pub mod settings;
 mod stage;
 pub mod subject;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use paceline_process::{Clock, Config, RuntimeDir, Signals, socket};
+use paceline_process::{Clock, Config, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest};
@@ -50,20 +52,24 @@ pub async fn run<R>(
     screen: &mut Screen,
     work: impl AsyncFnOnce(OwnService, &mut Screen) -> Result<R, Failure>,
 ) -> Result<(R, f64), Failure> {
-    let mut stops = StopSignals::new(command)?;
+    let takes_interrupts = Arc::new(AtomicBool::new(false));
+    let mut stops = StopSignals::new(command, Arc::clone(&takes_interrupts))?;
     let measures = command != RUN;
     if measures && another_runs(&settings.config) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
     let clock = Clock::start();
     let mut stage = Stage::start(command, &settings.config, &settings.files)?;
-    let service = OwnService { command, address: stage.address.clone(), dir: stage.dir.clone() };
+    let (address, dir) = (stage.address.clone(), stage.dir.clone());
+    let service =
+        OwnService { command, address, dir, takes_interrupts: Arc::clone(&takes_interrupts) };
     let outcome = tokio::select! {
         biased;
         () = stops.next() => Err(Failure::interrupted()),
         failure = stage.end() => Err(failure),
         outcome = work(service, screen) => outcome,
     };
+    takes_interrupts.store(false, Relaxed);
     if measures && outcome.is_err() {
         screen.note("stopping the service");
     }
@@ -74,21 +80,40 @@ pub async fn run<R>(
 /// Every way in which a person asks us to stop, a closed terminal included: the service must not
 /// outlive us.
 struct StopSignals {
-    signals: Signals,
+    terminate: Signal,
+    interrupt: Signal,
     hangup: Signal,
+    /// Whether Ctrl-C is for the work.
+    leaves_interrupts: Arc<AtomicBool>,
 }
 
 impl StopSignals {
-    fn new(command: &str) -> Result<Self, Failure> {
-        let cannot = |error| Failure::measuring(command, format!("cannot watch signals: {error}"));
+    fn new(command: &str, leaves_interrupts: Arc<AtomicBool>) -> Result<Self, Failure> {
+        let watched = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::measuring(command, format!("cannot watch signals: {error}"))
+            })
+        };
         Ok(Self {
-            signals: Signals::interactive().map_err(cannot)?,
-            hangup: signal(SignalKind::hangup()).map_err(cannot)?,
+            terminate: watched(SignalKind::terminate())?,
+            interrupt: watched(SignalKind::interrupt())?,
+            hangup: watched(SignalKind::hangup())?,
+            leaves_interrupts,
         })
     }
 
     async fn next(&mut self) {
-        tokio::select! { () = self.signals.next() => {}, _ = self.hangup.recv() => {} }
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.hangup.recv() => return,
+                _ = self.interrupt.recv() => {
+                    if !self.leaves_interrupts.load(Relaxed) {
+                        return;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -103,9 +128,16 @@ pub struct OwnService {
     command: &'static str,
     address: String,
     dir: RuntimeDir,
+    takes_interrupts: Arc<AtomicBool>,
 }
 
 impl OwnService {
+    /// From now on Ctrl-C is for the work alone, until the work ends. A terminal that is closed, and
+    /// SIGTERM, still stop the service.
+    pub fn take_interrupts(&self) {
+        self.takes_interrupts.store(true, Relaxed);
+    }
+
     /// Waits until the service can be measured, and passes each step on the way to `passing`.
     /// Returns whether there is a drafter.
     ///
