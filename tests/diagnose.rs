@@ -1,15 +1,18 @@
-//! `paceline diagnose`: what is in the archive of a whole service, and what is not.
+//! `paceline diagnose`: what is in the archive of a whole service, and what is not. `paceline doctor`:
+//! what it finds wrong, with a service and without one.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 
 use flate2::read::GzDecoder;
 use paceline_tests::pty::Pty;
-use paceline_tests::{Stack, chat, wait};
+use paceline_tests::{Stack, chat, programs, wait};
+use serde_json::Value;
 
 /// Secrets, each in another place. None may be in an archive.
 const API_KEY: &str = "pl_canaryapikey0123456789";
@@ -148,4 +151,95 @@ fn nothing_is_written_without_a_yes() {
         assert_eq!(asked.ended().code(), Some(0));
         assert_eq!(path.exists(), is_written, "{answer:?}");
     }
+}
+
+/// The lines of `paceline doctor` as (check, state, fact and remedy), and its exit code.
+fn doctor(stack: &Stack) -> (Vec<(String, String, String)>, Option<i32>) {
+    let output = stack.paceline(&["doctor", "--json"], "");
+    let object: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let line = |check: &Value| {
+        let words = format!("{}; {}", text(&check["fact"]), text(&check["remedy"]));
+        (text(&check["check"]), text(&check["state"]), words)
+    };
+    let lines = object["checks"].as_array().expect("a list").iter().map(line).collect();
+    (lines, output.status.code())
+}
+
+/// State and words of the first line of a check.
+#[track_caller]
+fn of<'a>(lines: &'a [(String, String, String)], check: &str) -> (&'a str, &'a str) {
+    let line = lines.iter().find(|line| line.0 == check);
+    let (_, state, words) = line.unwrap_or_else(|| panic!("no {check} in {lines:#?}"));
+    (state, words)
+}
+
+#[test]
+fn without_a_service_the_doctor_finds_what_would_stop_a_start() {
+    let stack = Stack::new("");
+    let (lines, code) = doctor(&stack);
+    assert_eq!(code, Some(0), "{lines:#?}");
+    for check in ["programs", "configuration", "model", "drafter", "memory", "gateway.http"] {
+        assert_eq!(of(&lines, check).0, "ok", "{check} in {lines:#?}");
+    }
+    assert!(of(&lines, "service").1.contains("`paceline serve`"), "{lines:#?}");
+    assert!(of(&lines, "lanes").1.contains("`paceline selftest`"), "{lines:#?}");
+    assert!(!stack.run_dir().exists(), "nothing is made");
+
+    let taken = TcpListener::bind(stack.http_address()).expect("free");
+    std::fs::create_dir(stack.run_dir()).expect("made");
+    std::fs::set_permissions(stack.run_dir(), std::fs::Permissions::from_mode(0o755))
+        .expect("ours");
+    stack.set("target.model = \"/nowhere\"\nlog.prompts = true\n");
+    let (lines, code) = doctor(&stack);
+    assert_eq!(code, Some(1), "{lines:#?}");
+    let own = format!("(process {})", std::process::id());
+    for (check, words) in [
+        ("model", "nothing at /nowhere"),
+        ("gateway.http", own.as_str()),
+        ("runtime directory", "chmod 700"),
+    ] {
+        let (state, found) = of(&lines, check);
+        assert!(state == "problem" && found.contains(words), "{check} in {lines:#?}");
+    }
+    assert!(lines.iter().any(|(check, state, _)| check == "configuration" && state == "warning"));
+    let text = stack.paceline(&["doctor"], "");
+    let shown = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(
+        shown.contains("problem  model ") && shown.contains("\nproblems: 3, warnings: 1\n"),
+        "{shown}"
+    );
+    assert_eq!((text.status.code(), text.stderr.len()), (Some(1), 0), "{text:?}");
+    drop(taken);
+    stack.set("unknown.key = 1\n");
+    let (lines, code) = doctor(&stack);
+    assert_eq!((code, of(&lines, "configuration").0), (Some(1), "problem"), "{lines:#?}");
+}
+
+#[test]
+fn with_a_service_the_doctor_compares_lanes_and_programs() {
+    let stack = Stack::drafting("");
+    let (lines, code) = doctor(&stack);
+    assert_eq!(code, Some(0), "{lines:#?}");
+    for check in ["gateway", "supervisor", "target", "drafter", "gateway.grpc", "gateway.http"] {
+        assert_eq!(of(&lines, check).0, "ok", "{check} in {lines:#?}");
+    }
+    assert!(of(&lines, "model").1.contains("is served"), "{lines:#?}");
+    let (state, words) = of(&lines, "lanes");
+    assert!(state == "ok" && words.contains("speculative give the same"), "{lines:#?}");
+
+    // An upgrade replaces the file: its time of change is then later than the start of the process,
+    // by seconds.
+    stack.wait_status("a gateway of two seconds", |status| {
+        status["gateway"]["uptime_s"].as_f64().is_some_and(|seconds| seconds >= 2.0)
+    });
+    let program = programs().join("paceline-gateway").canonicalize().expect("built");
+    let mode = std::fs::metadata(&program).expect("there").permissions();
+    std::fs::set_permissions(&program, mode).expect("ours");
+    let (lines, code) = doctor(&stack);
+    let (state, words) = of(&lines, "gateway");
+    assert!(state == "warning" && words.contains("`paceline restart gateway`"), "{lines:#?}");
+    assert_eq!(code, Some(0), "a warning is no problem");
+    stack.stop();
 }

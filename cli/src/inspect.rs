@@ -237,7 +237,8 @@ fn sequences_line(kv: &Value) -> String {
     }
 }
 
-fn verdict(part: &Value) -> String {
+/// Whether a part of the description fits here, with the reason if it does not.
+pub fn verdict(part: &Value) -> String {
     match (part["fits"] == true, part["reason"].as_str()) {
         (true, _) => "fits".to_owned(),
         (false, reason) => format!("does not fit: {}", reason.unwrap_or("no reason is known")),

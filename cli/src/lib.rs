@@ -5,7 +5,7 @@
 //! - [`args`] · commands and flags
 //! - [`messages`], [`piped`] · conversations from JSON, text of standard input
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
-//! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`diagnose`] · reports, one command each
+//! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`doctor`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
 //! - [`config`], [`flags`] · settings and their sources; flags as settings
 //! - [`fetch`] · models of a hub that are fetched before a start
@@ -22,6 +22,7 @@ pub mod chat;
 pub mod completions;
 pub mod config;
 pub mod diagnose;
+pub mod doctor;
 pub mod drafter;
 pub mod drain;
 pub mod events;
@@ -84,6 +85,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Top(args) => top::run(&args, screen).await,
         Command::Config(args) => config::run(&args, screen).await,
         Command::Service(args) => service::run(&args, screen).await,
+        Command::Doctor(args) => doctor::run(&args, screen).await,
         Command::Diagnose(args) => diagnose::run(&args, screen).await,
         Command::Drafter(args) => drafter::run(&args, screen).await,
         Command::Target(args) => target::run(&args, screen).await,

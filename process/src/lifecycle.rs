@@ -90,7 +90,7 @@ fn ignore(which: nix::sys::signal::Signal) {
 
 /// Descriptors that a process of ours may use at once. The gateway needs the most: 512 connections,
 /// 256 of them still opening, their streams to the supervisor, and images.
-const OPEN_FILES: u64 = 4096;
+pub const OPEN_FILES: u64 = 4096;
 
 /// Raises the soft limit of open files to [`OPEN_FILES`] if the hard limit allows it. macOS starts
 /// programs with 256.

@@ -68,6 +68,8 @@ pub enum Command {
     /// Install, start, stop or remove the service of systemd or launchd
     #[command(subcommand)]
     Service(ServiceCommand),
+    /// Find what is wrong on this machine: programs, settings, model, addresses, disk, service
+    Doctor(ShowArgs),
     /// Write one archive for a bug report, without prompts and secrets
     Diagnose(DiagnoseArgs),
     /// Start, stop or swap the drafter
@@ -286,7 +288,7 @@ pub struct ChatArgs {
     pub service: ServiceArgs,
 }
 
-/// `paceline status` and `paceline policy show`, and a part of other commands
+/// `paceline status`, `paceline doctor` and `paceline policy show`, and a part of other commands
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Print one JSON object
