@@ -36,6 +36,30 @@ def faults(document, run="", not_run="", code=TEST, **files):
         return done.stderr
 
 
+class Figures(unittest.TestCase):
+    README = "x\n\n| over llama.cpp | AVX-512 | AVX2 |\n|---|---|---|\n| one stream | 1.35 | 0.86 |\n| 8 streams | 1.80 | not measured |\n\ny\n"
+    MEASURED = "| what | goal | measured |\n| one stream | 1 | **1.35** (1 to 2) |\n| one stream, AVX2 | 1 | 0.86 |\n| 8 streams | 2 | 1.80 |\n"
+
+    def report(self, readme, measured):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "docs"))
+            for name, text in (("README.md", readme), ("docs/performance.md", measured)):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            script = os.path.join(os.path.dirname(SCRIPT), "check-figures.py")
+            done = subprocess.run([sys.executable, "-B", script, folder], text=True, capture_output=True)
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+            return done.stderr
+
+    def test_a_figure_that_is_not_the_measured_one_is_found(self):
+        self.assertEqual(self.report(self.README, self.MEASURED), "")
+        for wrong, name in (("1.36", "one stream, AVX-512"), ("0.9", "one stream, AVX2")):
+            right = "1.35" if name.endswith("512") else "0.86"
+            self.assertIn(f"{name}: {wrong}", self.report(self.README.replace(right, wrong), self.MEASURED))
+        self.assertIn("no such row", self.report(self.README, self.MEASURED.replace("8 streams", "9 streams")))
+        self.assertIn("expected one table", self.report("x", self.MEASURED))
+
+
 class Documents(unittest.TestCase):
     def found(self, document, *commands):
         """Exactly these commands are found missing."""

@@ -143,7 +143,7 @@ fn commands_without_a_service_work_as_documented() {
 #[test]
 fn the_image_of_the_readme_is_described_as_printed_there() {
     let stack = Stack::new("");
-    let serve = "paceline serve --model demo-vision";
+    let serve = "paceline serve demo-vision";
     let shell = stack.shell(serve).spawn().expect("sh is there");
     stack.wait_ready();
     let line = "paceline generate --image demo/vision/images/large.png --message \"Describe the picture.\"";

@@ -247,7 +247,7 @@ fn a_model_of_a_hub_is_fetched_and_served_after_its_size_was_shown() {
     let absent = inspected("org/name");
     assert_eq!(absent.status.code(), Some(2), "{absent:?}");
     assert!(text(&absent.stderr).contains("run `paceline pull org/name`"), "{absent:?}");
-    let line = "exec paceline serve --model org/name --drafter off";
+    let line = "exec paceline serve org/name --drafter off";
     let log = std::fs::File::create(stack.path("serve.log")).expect("made");
     let mut serve = newcomer.shell(&stack, line);
     let serve = serve.stdout(log.try_clone().expect("a file")).stderr(log);

@@ -145,6 +145,33 @@ fn all_twenty_prompts_have_the_references_ids_alone_and_beside_seven_others() {
     alone_and_beside_seven_others(&cases, &others);
 }
 
+/// The question of the README, over both of its ways: its answer is right, and not only the same.
+#[test]
+fn the_first_screen_of_the_readme_is_answered_rightly() {
+    if smollm2("the_first_screen_of_the_readme_is_answered_rightly").is_none() {
+        return;
+    }
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("there");
+    let screen = readme.split("\n## ").next().expect("a first part").replace("\\\n", "");
+    let line = |begin: &str| {
+        let line = screen.lines().find(|line| line.starts_with(begin));
+        line.unwrap_or_else(|| panic!("expected a line of README.md that begins with {begin}"))
+    };
+    let stack = Stack::new("");
+    // paceline run smollm2 "What is the capital of France?"
+    let output = stack.shell(line("paceline run smollm2 ")).output().expect("sh is there");
+    let answer = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && answer.contains("Paris"), "{output:?}");
+
+    let stack = Stack::ready("target.model = \"smollm2\"\n");
+    let curl = line("curl http://127.0.0.1:8061/v1/chat/completions ");
+    let body = curl.split('\'').rev().nth(1).expect("a text in quotes");
+    let answer = stack.http_post("/v1/chat/completions", "", body).expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert!(answer.body.contains("Paris"), "{}", answer.body);
+    stack.stop();
+}
+
 /// A text that the model is to write once more.
 const REPEATED: &str = "\
 The harbour of Marlow has three piers. The northern pier is the oldest one and is used by fishing \

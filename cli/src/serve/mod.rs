@@ -123,7 +123,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     loadable::check(&loaded, &model_dir, screen).await?;
     let listeners = FrontListeners::open(&config.gateway, waited).await?;
     let address = listeners.grpc.address.clone();
-    let http = listeners.http.as_ref().map(|http| http.address.clone());
+    let next_steps = next_steps(&listeners, config);
     greet(&listeners, !config.gateway.tls_cert.is_empty(), &dir, screen);
     note_policy(&loaded, screen);
     dir.keep_up(Kept { locks: vec!["service".to_owned()], ..Kept::default() });
@@ -131,11 +131,9 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     let beat_within = Duration::from_millis(bounds.frozen_ms);
     let spawner = ChildSpawner::new(programs, loaded.clone(), dir.clone(), listeners, beat_within)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
-    let service = Service::new(bounds);
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
-    let next_steps = next_steps(http, config);
     let mut shell = Shell {
-        service,
+        service: Service::new(bounds),
         spawner,
         dir,
         screen,
@@ -199,10 +197,12 @@ fn greet(listeners: &FrontListeners, tls: bool, dir: &RuntimeDir, screen: &mut S
 }
 
 /// Lines for a person who does not know what to do with a service that runs.
-fn next_steps(http: Option<String>, config: &Config) -> Vec<String> {
+fn next_steps(listeners: &FrontListeners, config: &Config) -> Vec<String> {
     let scheme = if config.gateway.tls_cert.is_empty() { "http" } else { "https" };
-    let http = http
-        .map(|address| format!("clients: {scheme}://{address}/v1, page: {scheme}://{address}/"));
+    let http = listeners.http.as_ref().map(|http| {
+        let address = &http.address;
+        format!("clients: {scheme}://{address}/v1, page: {scheme}://{address}/")
+    });
     http.into_iter().chain(["talk to it: paceline chat".to_owned()]).collect()
 }
 
