@@ -1,22 +1,19 @@
 //! Many bodies at once: they share one budget of bytes, one key has its share of it, and others are
 //! served beside it, over HTTP and gRPC.
 
-mod keyring;
-mod stage;
-
 use std::sync::Arc;
 
+use crate::keyring::{ALICE, BOB, keys, of};
+use crate::stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply};
+use crate::stage::raw::{GENERATE, begin_as, raw, status};
+use crate::stage::supervisor::Fake;
+use crate::stage::{Stage, within};
 use http::StatusCode;
-use keyring::{ALICE, BOB, keys, of};
 use paceline_process::{Config, task};
 use paceline_proto::internal::v1::{Done, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{FinishReason, TokenLogprobs, TopLogprob};
 use serde_json::{Value, json};
-use stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply};
-use stage::raw::{GENERATE, begin_as, raw, status};
-use stage::supervisor::Fake;
-use stage::{Stage, within};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 

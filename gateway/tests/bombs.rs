@@ -3,16 +3,13 @@
 
 #![cfg(target_os = "linux")]
 
-mod hostile;
-mod stage;
-
 use std::time::{Duration, Instant};
 
+use crate::stage::program::Program;
+use crate::stage::seeing::{chat, file, image, says, text};
+use crate::stage::supervisor::Fake;
+use crate::stage::{is, within};
 use paceline_proto::status::{Reason, ReasonStatus as _};
-use stage::program::Program;
-use stage::seeing::{chat, file, image, says, text};
-use stage::supervisor::Fake;
-use stage::{is, within};
 use tonic::{Code, Status};
 
 /// Memory that images may add at their worst.
@@ -25,13 +22,13 @@ async fn hostile_images_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     paceline_process::runtime_dir::private_dir(&dir.path().join("run")).expect("made");
     let mut fake = Fake::start(&dir.path().join("run/supervisor.sock"), 1);
-    stage::seeing::model(&dir.path().join("model"));
+    crate::stage::seeing::model(&dir.path().join("model"));
     let program = Program::start(dir.path(), &dir.path().join("model"));
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
-    attachment.service(stage::seeing::ready()).await;
+    attachment.service(crate::stage::seeing::ready()).await;
     // A good one first: what serving takes at all is in use.
     serve_one(&program, &mut fake).await;
-    let hostile = hostile::all();
+    let hostile = crate::hostile::all();
     assert!(hostile.len() >= 40, "{}", hostile.len());
     let before = program.memory("VmRSS");
     for one in &hostile {

@@ -1,15 +1,13 @@
 //! OpenAI's paths over HTTP, with a scripted supervisor behind them, and the requests that clients
 //! send to them.
 
-mod stage;
-
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use stage::exchange::{Answer, CONTEXT, Event, Exchange, Served, fixture};
-use stage::within;
+use crate::stage::exchange::{Answer, CONTEXT, Event, Exchange, Served, fixture};
+use crate::stage::within;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

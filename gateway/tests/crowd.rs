@@ -1,10 +1,11 @@
 //! More connections, requests and unread answers than there is room for: a newcomer and a reader
 //! are served beside them.
 
-mod stage;
-
 use std::time::Duration;
 
+use crate::stage::raw::{GENERATE, begin, raw, status};
+use crate::stage::supervisor::{Accepted, Fake};
+use crate::stage::{Stage, is, limited, text, within};
 use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
 use paceline_process::Config;
@@ -13,9 +14,6 @@ use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, GenerateResponse, TokenLogprobs, TopLogprob};
-use stage::raw::{GENERATE, begin, raw, status};
-use stage::supervisor::{Accepted, Fake};
-use stage::{Stage, is, limited, text, within};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;

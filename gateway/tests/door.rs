@@ -1,20 +1,17 @@
 //! Who may come in, and how long one may stand in the door: keys on every method, TLS, silent
 //! openers, readers who do not read, bounds of streams and connections.
 
-mod keyring;
-mod stage;
-
 use std::time::Duration;
 
-use keyring::{ALICE, BOB, Certified, certified, keys, of, private};
+use crate::keyring::{ALICE, BOB, Certified, certified, keys, of, private};
+use crate::stage::methods::methods;
+use crate::stage::{Stage, is, limited, text, within};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateRequest;
 use prost::Message as _;
-use stage::methods::methods;
-use stage::{Stage, is, limited, text, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::codec::Streaming;

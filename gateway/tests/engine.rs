@@ -1,7 +1,5 @@
 //! The engine protocol of routers, through a gateway with a scripted supervisor behind it.
 
-mod stage;
-
 use std::io::{Cursor, Read as _};
 use std::path::Path;
 
@@ -22,9 +20,9 @@ use tonic::{Code, Request, Status, Streaming};
 use vllm::generate_request::Input;
 use vllm::generate_response::Response;
 
-use stage::seeing::{PAD, file};
-use stage::supervisor::{Accepted, Fake};
-use stage::{Stage, is, ready, within};
+use crate::stage::seeing::{PAD, file};
+use crate::stage::supervisor::{Accepted, Fake};
+use crate::stage::{Stage, is, ready, within};
 
 fn client(stage: &Stage) -> VllmEngineClient<Channel> {
     VllmEngineClient::new(stage.channel.clone())
@@ -446,7 +444,7 @@ async fn a_sixty_fifth_stream_of_loads_and_a_second_archive_of_a_client_are_refu
     .await;
 
     let model = tempfile::tempdir().expect("a directory");
-    stage::exchange::write_model(model.path(), "qwen3.jinja");
+    crate::stage::exchange::write_model(model.path(), "qwen3.jinja");
     // More than the window of a client.
     std::fs::write(model.path().join("more.tiktoken"), vec![b'x'; 8 << 20]).expect("written");
     let mut state = ready();

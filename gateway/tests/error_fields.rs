@@ -1,11 +1,9 @@
 //! An error names a field that the client sent, also if several fields of a protocol become one.
 
-mod stage;
-
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::Exchange;
+use crate::stage::exchange::Exchange;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

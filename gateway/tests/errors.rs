@@ -1,11 +1,9 @@
 //! The error table as clients see it: every row that can be reached at the front has its code, its
 //! reason and the details that its code needs, whichever process refused.
 
-mod stage;
-
+use crate::stage::{Stage, ids, limited, text, within};
 use paceline_proto::status::{DOMAIN, PUSHBACK, Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1::GenerateRequest;
-use stage::{Stage, ids, limited, text, within};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -125,7 +123,7 @@ async fn every_error_of_the_gateway_is_whole() {
     for (request, reason) in rows {
         complete(&within(stage.client.generate(request)).await.expect_err("refused"), reason);
     }
-    let mut request = stage::chat("Hi");
+    let mut request = crate::stage::chat("Hi");
     let image = paceline_proto::v1::Image { data: vec![1].into() };
     request.messages[0].content.push(paceline_proto::v1::ContentPart {
         part: Some(paceline_proto::v1::content_part::Part::Image(image)),
@@ -134,9 +132,9 @@ async fn every_error_of_the_gateway_is_whole() {
         &within(stage.client.chat(request.clone())).await.expect_err("no eyes"),
         Reason::NoVision,
     );
-    let far = stage::seeing::chat(vec![stage::seeing::says(
+    let far = crate::stage::seeing::chat(vec![crate::stage::seeing::says(
         "user",
-        vec![stage::seeing::url("https://example.com/a.png")],
+        vec![crate::stage::seeing::url("https://example.com/a.png")],
     )]);
     complete(&within(stage.client.chat(far.clone())).await.expect_err("no eyes"), Reason::NoVision);
     let (mut seeing, _supervisor, _attached) = Stage::seeing(|_| {}).await;
@@ -146,10 +144,12 @@ async fn every_error_of_the_gateway_is_whole() {
             Reason::BadImage,
         );
     }
-    let hidden =
-        stage::seeing::says("system", vec![stage::seeing::image(stage::seeing::file("up.png"))]);
+    let hidden = crate::stage::seeing::says(
+        "system",
+        vec![crate::stage::seeing::image(crate::stage::seeing::file("up.png"))],
+    );
     complete(
-        &within(seeing.client.chat(stage::seeing::chat(vec![hidden])))
+        &within(seeing.client.chat(crate::stage::seeing::chat(vec![hidden])))
             .await
             .expect_err("not shown"),
         Reason::Template,

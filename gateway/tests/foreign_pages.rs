@@ -2,15 +2,12 @@
 //! may have sent is refused before anything of it is read or queued (C13). Every case is played as
 //! bytes on a socket, as a browser or an attacker's program would send them.
 
-mod keyring;
-mod stage;
-
+use crate::keyring::{ALICE, keys, of};
+use crate::stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, completion};
+use crate::stage::supervisor::{Attachment, Fake};
+use crate::stage::{Stage, within};
 use http::StatusCode;
-use keyring::{ALICE, keys, of};
 use serde_json::{Value, json};
-use stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, completion};
-use stage::supervisor::{Attachment, Fake};
-use stage::{Stage, within};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";

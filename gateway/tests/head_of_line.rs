@@ -1,8 +1,9 @@
 //! One answer that is not read, or one body that waits, does not delay another request on the same
 //! connection. Counted in bytes of windows, not in seconds.
 
-mod stage;
-
+use crate::stage::http::{COMPLETIONS, HttpClient, completion};
+use crate::stage::raw::{GENERATE, begin, raw, status};
+use crate::stage::{Stage, limited, text, within};
 use bytes::Bytes;
 use http::StatusCode;
 use paceline_process::socket::{STREAM_WINDOW, connection_window};
@@ -10,9 +11,6 @@ use paceline_process::task;
 use paceline_proto::internal::v1::{Done, TokenBatch};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{FinishReason, GenerateRequest, TokenLogprobs, TopLogprob};
-use stage::http::{COMPLETIONS, HttpClient, completion};
-use stage::raw::{GENERATE, begin, raw, status};
-use stage::{Stage, limited, text, within};
 use tonic::Code;
 use tonic::transport::Endpoint;
 

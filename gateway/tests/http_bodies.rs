@@ -1,15 +1,13 @@
 //! Bounds of a body over HTTP, in every protocol: numbers within their ranges, each key once,
 //! lists within the bounds of the contract, whole chunks, no compression.
 
-mod stage;
-
 use std::io::Write as _;
 
+use crate::stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply, completion};
+use crate::stage::{Stage, within};
 use http::StatusCode;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::Value;
-use stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply, completion};
-use stage::{Stage, within};
 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
@@ -167,7 +165,7 @@ async fn a_key_that_comes_twice_is_refused_wherever_objects_are_read() {
 
 #[tokio::test]
 async fn of_a_key_twice_in_arguments_of_an_earlier_tool_call_the_last_value_counts() {
-    let mut exchange = stage::exchange::Exchange::serving().await;
+    let mut exchange = crate::stage::exchange::Exchange::serving().await;
     let arguments = r#"{\"a\": 1, \"a\": 2}"#;
     let bodies = [
         (CHAT, format!(
@@ -179,7 +177,7 @@ async fn of_a_key_twice_in_arguments_of_an_earlier_tool_call_the_last_value_coun
         (MESSAGES, r#"{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f","input":{"a":1,"a":2}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r"}]}]}"#.to_owned()),
     ];
     for (path, body) in bodies {
-        let answer = stage::exchange::Answer { text: "ok", cached: 0 };
+        let answer = crate::stage::exchange::Answer { text: "ok", cached: 0 };
         let served = exchange.answered_text(path, body, &answer).await;
         assert_eq!(served.reply.status, StatusCode::OK, "{path}: {}", served.reply.body);
         let prompt = exchange.text(&served.prompt);

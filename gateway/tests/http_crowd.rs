@@ -1,15 +1,13 @@
 //! More connections, requests and unfinished bodies over HTTP than there is room for: a newcomer is
 //! served beside them, and all bounds are those of gRPC too. Twins of `crowd`.
 
-mod stage;
-
 use std::time::Duration;
 
+use crate::stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply, completion, streamed};
+use crate::stage::supervisor::Fake;
+use crate::stage::{Stage, text, within};
 use http::StatusCode;
 use paceline_process::Config;
-use stage::http::{CHAT, COMPLETIONS, HttpClient, RawHttp, Reply, completion, streamed};
-use stage::supervisor::Fake;
-use stage::{Stage, text, within};
 
 /// Asks and reads the whole answer, which the fake supervisor gives.
 async fn asked(client: &HttpClient, fake: &mut Fake) -> Reply {

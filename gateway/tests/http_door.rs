@@ -1,20 +1,17 @@
 //! The bounds of HTTP connections, as in `door` for gRPC: keys on every path, TLS, connections that
 //! send nothing, clients that do not read, bodies that do not arrive.
 
-mod keyring;
-mod stage;
-
 use std::time::Duration;
 
+use crate::keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
+use crate::stage::http::{COMPLETIONS, Events, HttpClient, RawHttp, Reply, completion, streamed};
+use crate::stage::supervisor::{Accepted, Attachment, Fake};
+use crate::stage::{Stage, within};
 use http::StatusCode;
-use keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{Reason, ReasonStatus as _};
-use stage::http::{COMPLETIONS, Events, HttpClient, RawHttp, Reply, completion, streamed};
-use stage::supervisor::{Accepted, Attachment, Fake};
-use stage::{Stage, within};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Paths that are served, those that another method has, and those that do not exist.

@@ -1,9 +1,6 @@
 //! Images through the gateway: what is submitted for them, what becomes of their files, what is
 //! refused and how.
 
-mod hostile;
-mod stage;
-
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,10 +13,10 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
 
-use hostile::plain_png;
-use stage::http::HttpClient;
-use stage::seeing::{PAD, chat, file, image, says, text, url};
-use stage::{Stage, is, within};
+use crate::hostile::plain_png;
+use crate::stage::http::HttpClient;
+use crate::stage::seeing::{PAD, chat, file, image, says, text, url};
+use crate::stage::{Stage, is, within};
 
 fn folder(stage: &Stage) -> PathBuf {
     stage.dir.path().join("images")
@@ -210,7 +207,7 @@ async fn an_image_is_never_left_out_and_never_made_of_text() {
     let status = refused(&stage, said).await;
     is(&status, Code::InvalidArgument, Reason::Template);
     // An id has no ordinary form.
-    let request = stage::ids(&[5, PAD]);
+    let request = crate::stage::ids(&[5, PAD]);
     is(
         &within(stage.client.generate(request)).await.expect_err("refused"),
         Code::InvalidArgument,
@@ -253,7 +250,7 @@ async fn an_assistants_image_is_shown_and_text_alone_has_the_default_class() {
     assert_eq!(fake.submission().await.generation().images.len(), 1);
     let mut client = stage.client.clone();
     let _second = paceline_process::task::spawn("text", async move {
-        client.generate(stage::text("Hi")).await.map(|_| ())
+        client.generate(crate::stage::text("Hi")).await.map(|_| ())
     });
     let submission = fake.submission().await;
     assert_eq!(
@@ -303,7 +300,7 @@ async fn addresses_are_refused_with_the_reason_and_nothing_is_fetched() {
 #[tokio::test]
 async fn hostile_images_are_refused_by_name_when_counted_too() {
     let (mut stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
-    for one in hostile::all().into_iter().filter(|one| one.file.len() < 1 << 16) {
+    for one in crate::hostile::all().into_iter().filter(|one| one.file.len() < 1 << 16) {
         let request = chat(vec![says("user", vec![image(one.file), text("?")])]);
         let counting = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: false };
         let status = within(stage.client.count_tokens(counting)).await.expect_err(one.name);
@@ -385,7 +382,7 @@ async fn a_text_that_spells_the_placeholder_is_ordinary_text() {
         assert_eq!(placeholders(&stage, asked).await, rows, "{messages:?}");
     }
     for prompt in ["<|image_pad|>", "a <|vision_start|><|image_pad|><|image_pad|> b"] {
-        let asked = Kind::Generate(stage::text(prompt));
+        let asked = Kind::Generate(crate::stage::text(prompt));
         assert_eq!(placeholders(&stage, asked).await, 0, "{prompt}");
     }
     let client = HttpClient::new(stage.http);

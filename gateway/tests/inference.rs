@@ -1,13 +1,13 @@
 //! The middle of the gateway without a front: requests go in as the gateway's own types, and events
 //! and errors come back. The upstream is a scripted supervisor.
 
-mod stage;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::stage::supervisor::{self, Fake};
+use crate::stage::within;
 use futures::StreamExt as _;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
@@ -35,8 +35,6 @@ use paceline_text::prompt::Language;
 use paceline_text::stream::{AnswerEvent, Usage};
 use paceline_vocabulary::generation::{FinishReason, Speculation};
 use paceline_vocabulary::{Epoch, Reason};
-use stage::supervisor::{self, Fake};
-use stage::within;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -72,7 +70,7 @@ impl Middle {
         };
         attachment.start();
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
-        attachment.service(stage::ready()).await;
+        attachment.service(crate::stage::ready()).await;
         let serves = |standing: &Standing| standing.serving().is_ok();
         within(standing.subscribe().wait_for(serves)).await.expect("attached");
         let inference = Inference {

@@ -1,15 +1,13 @@
 //! A gateway's life beside its supervisor: health, attachment, losing and finding the supervisor,
 //! ending in order.
 
-mod stage;
-
+use crate::stage::supervisor::{Accepted, Fake};
+use crate::stage::{Stage, is, ready, text, within};
 use paceline_gateway::ending::Event;
 use paceline_process::Exit;
 use paceline_proto::internal::v1::{GatewayState, ServiceState};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateResponse;
-use stage::supervisor::{Accepted, Fake};
-use stage::{Stage, is, ready, text, within};
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt;

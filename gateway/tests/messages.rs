@@ -1,12 +1,10 @@
 //! The Messages protocol over HTTP, and the requests of Claude Code.
 
-mod stage;
-
 use axum::http::StatusCode;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, CONTEXT, Exchange, Reply, fixture};
+use crate::stage::exchange::{Answer, CONTEXT, Exchange, Reply, fixture};
 
 const PATH: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
@@ -194,7 +192,7 @@ async fn an_error_of_the_service_has_its_type_and_its_pause() {
         submission.refuse(full.into());
     };
     let body = request("Hi");
-    let (reply, ()) = tokio::join!(stage::exchange::reply(router, PATH, &body), refusing);
+    let (reply, ()) = tokio::join!(crate::stage::exchange::reply(router, PATH, &body), refusing);
     refused(&reply, StatusCode::TOO_MANY_REQUESTS, "rate_limit_error");
     assert!(reply.headers.contains_key("retry-after"));
 }
@@ -211,7 +209,7 @@ async fn an_answer_that_breaks_ends_with_an_error_event() {
     };
     let mut body = request("Hi");
     body["stream"] = true.into();
-    let (reply, ()) = tokio::join!(stage::exchange::reply(router, PATH, &body), breaking);
+    let (reply, ()) = tokio::join!(crate::stage::exchange::reply(router, PATH, &body), breaking);
     assert_eq!(reply.status, StatusCode::OK);
     let events = reply.events();
     let last = events.last().expect("an error");

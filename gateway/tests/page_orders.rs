@@ -1,20 +1,17 @@
 //! Orders of the status page over real sockets: whose are taken, what is refused, and what becomes
 //! of them. The buttons are pressed in `tests/status_page.rs`.
 
-mod keyring;
-mod stage;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::keyring::{ALICE, BOB, keys, of};
+use crate::stage::http::{HttpClient, Reply};
+use crate::stage::supervisor::{Attachment, Fake};
+use crate::stage::{Stage, within};
 use http::StatusCode;
-use keyring::{ALICE, BOB, keys, of};
 use paceline_process::config::Operators;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::{Value, json};
-use stage::http::{HttpClient, Reply};
-use stage::supervisor::{Attachment, Fake};
-use stage::{Stage, within};
 
 const FIGURES: &str = "/status";
 const SESSION: &str = "/status/session";

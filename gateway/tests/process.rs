@@ -1,8 +1,5 @@
 //! The program itself: exit codes and messages of starts that fail, and a start and stop that work.
 
-#[path = "../../tests/harness/built.rs"]
-mod built;
-
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +9,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use built::built;
+use crate::built::built;
 
 fn demo() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")

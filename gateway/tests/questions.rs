@@ -1,7 +1,5 @@
 //! CountTokens and GetModel, and what becomes of a gateway while it counts large texts.
 
-mod stage;
-
 use std::time::{Duration, Instant};
 
 use paceline_proto::status::Reason;
@@ -10,7 +8,7 @@ use paceline_proto::v1::{CountTokensRequest, GetModelRequest, Tool};
 use prost::Message as _;
 use tonic::{Code, Request};
 
-use stage::{Stage, chat, ids, is, text, within};
+use crate::stage::{Stage, chat, ids, is, text, within};
 
 fn count(request: Kind) -> CountTokensRequest {
     CountTokensRequest { request: Some(request), report_ids: false }

@@ -1,7 +1,5 @@
 //! Requests through a gateway with a scripted supervisor behind it.
 
-mod stage;
-
 use std::time::Duration;
 
 use paceline_gateway::front::grpc::status::REQUEST_ID;
@@ -13,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use stage::supervisor::{Accepted, Fake};
-use stage::{Stage, chat, ids, is, limited, ready, text, within};
+use crate::stage::supervisor::{Accepted, Fake};
+use crate::stage::{Stage, chat, ids, is, limited, ready, text, within};
 
 /// "Hello" in the demo vocabulary is not needed: any ids will do where text is not looked at.
 const ANY: &[u32] = &[300, 301];

@@ -1,11 +1,9 @@
 //! The Responses protocol over HTTP, and the requests of Codex CLI.
 
-mod stage;
-
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, CONTEXT, Exchange, fixture};
+use crate::stage::exchange::{Answer, CONTEXT, Exchange, fixture};
 
 const PATH: &str = "/v1/responses";
 

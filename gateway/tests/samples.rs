@@ -1,15 +1,13 @@
 //! Several answers to one request, and answers that a stop string ends, through a gateway with a
 //! scripted supervisor behind it.
 
-mod stage;
-
 use paceline_proto::internal::v1::{Done, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{self, FinishReason, GenerateRequest, GenerateResponse, Limits};
 use tonic::{Code, Streaming};
 
-use stage::supervisor::{Accepted, Fake, Submission};
-use stage::{Stage, is, text, within};
+use crate::stage::supervisor::{Accepted, Fake, Submission};
+use crate::stage::{Stage, is, text, within};
 
 fn samples(count: u32) -> GenerateRequest {
     GenerateRequest { samples: count, ..text("Hi") }

@@ -1,7 +1,5 @@
 //! Streams over HTTP whose first token does not come for a while.
 
-mod stage;
-
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
@@ -12,9 +10,9 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use serde_json::json;
 use tower::ServiceExt as _;
 
-use stage::exchange::Exchange;
-use stage::supervisor::Submission;
-use stage::within;
+use crate::stage::exchange::Exchange;
+use crate::stage::supervisor::Submission;
+use crate::stage::within;
 
 /// Short, so that a stream is silent for so long before the test lets its first token come.
 const KEEP_ALIVE: Duration = Duration::from_millis(1);

@@ -1,13 +1,13 @@
 //! The status page over real sockets: its headers, its figures, and its sessions.
 
-mod keyring;
-mod stage;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
+use crate::stage::http::{COMPLETIONS, HttpClient, Reply, completion, streamed};
+use crate::stage::supervisor::{Attachment, Fake};
+use crate::stage::{Stage, within};
 use http::StatusCode;
-use keyring::{ALICE, BOB, Certified, certified, keys, of, private, tls};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::v1::{
@@ -15,9 +15,6 @@ use paceline_proto::v1::{
     RouteCount, RouteReason, RoutingStatus, Speculation, StatusResponse,
 };
 use serde_json::{Value, json};
-use stage::http::{COMPLETIONS, HttpClient, Reply, completion, streamed};
-use stage::supervisor::{Attachment, Fake};
-use stage::{Stage, within};
 
 const FIGURES: &str = "/status";
 const SESSION: &str = "/status/session";

@@ -1,7 +1,5 @@
 //! Turns that clients have stored and resend, over HTTP. One turn does not end a session.
 
-mod stage;
-
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use paceline_proto::internal::v1::{Done, TokenBatch};
@@ -9,8 +7,8 @@ use paceline_proto::v1::FinishReason;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use stage::exchange::{Answer, Exchange, Reply, fixture};
-use stage::within;
+use crate::stage::exchange::{Answer, Exchange, Reply, fixture};
+use crate::stage::within;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -120,7 +118,7 @@ async fn cut(stage: &mut Exchange, path: &str, body: &Value, text: &str) -> Repl
         let done = Done { finish_reason: FinishReason::Length as i32, ..Default::default() };
         accepted.send(TokenBatch { ids, done: Some(done), ..Default::default() }).await;
     };
-    let asking = stage::exchange::reply(stage.router.clone(), path, body);
+    let asking = crate::stage::exchange::reply(stage.router.clone(), path, body);
     let (reply, ()) = within(async { tokio::join!(asking, serving) }).await;
     assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
     reply
@@ -370,7 +368,7 @@ async fn a_list_of_prompts_has_an_answer_for_each() {
             }
             prompts
         };
-        let posting = stage::exchange::reply(router, "/v1/completions", &body);
+        let posting = crate::stage::exchange::reply(router, "/v1/completions", &body);
         let (reply, prompts) = within(async { tokio::join!(posting, serving) }).await;
         assert_eq!(prompts, [vec![5, 6], vec![7]]);
         assert_eq!(reply.status, StatusCode::OK, "{}", reply.body);
@@ -381,7 +379,7 @@ async fn a_list_of_prompts_has_an_answer_for_each() {
             }
             true => {
                 let events = reply.events();
-                let of = |event: &stage::exchange::Event| event.data["choices"][0].clone();
+                let of = |event: &crate::stage::exchange::Event| event.data["choices"][0].clone();
                 let usage = events[events.len() - 2].data["usage"].clone();
                 (events.iter().map(of).filter(Value::is_object).collect(), usage)
             }

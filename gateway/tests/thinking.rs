@@ -3,12 +3,10 @@
 //! inside a thought is told apart into thought, text and tool calls. The templates are like those
 //! of Qwen3.5, 3.6 and 3.8.
 
-mod stage;
-
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, Exchange, reply};
+use crate::stage::exchange::{Answer, Exchange, reply};
 
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";

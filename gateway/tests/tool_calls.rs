@@ -1,11 +1,9 @@
 //! Tool calls over HTTP: all that the model makes, or one if the client allows one.
 
-mod stage;
-
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use stage::exchange::{Answer, Exchange};
+use crate::stage::exchange::{Answer, Exchange};
 
 /// Two tool calls, as a model of the family of the stage's template writes them.
 const TWO_CALLS: &str = concat!(

@@ -3,19 +3,17 @@
 // The kernel's figures of a process's memory are those of Linux.
 #![cfg(target_os = "linux")]
 
-mod stage;
-
 use std::path::Path;
 
+use crate::stage::http::{CHAT, COMPLETIONS, HttpClient};
+use crate::stage::program::Program;
+use crate::stage::supervisor::{Fake, Submission};
+use crate::stage::within;
 use http::StatusCode;
 use paceline_process::task;
 use paceline_proto::internal::v1::{Done, TokenBatch};
 use paceline_proto::v1::{FinishReason, TokenLogprobs, TopLogprob};
 use serde_json::{Value, json};
-use stage::http::{CHAT, COMPLETIONS, HttpClient};
-use stage::program::Program;
-use stage::supervisor::{Fake, Submission};
-use stage::within;
 
 /// Tokens of each sample. Two samples have 84,000 log-probabilities, 4 MiB of text.
 const TOKENS: u32 = 2_000;
@@ -49,7 +47,7 @@ async fn serving(dir: &Path) -> (Program, HttpClient) {
     let program = Program::start(dir, &demo);
     let client = HttpClient::new(program.http);
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
-    attachment.service(stage::ready()).await;
+    attachment.service(crate::stage::ready()).await;
     task::spawn("supervisor", async move {
         let _reports = task::spawn("reports", attachment.read_on());
         while let Some(submission) = fake.submissions.recv().await {
