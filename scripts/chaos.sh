@@ -7,7 +7,6 @@ set -eu
 CHAOS_SECONDS=$(($1 * 60))
 CHAOS_SEED=$2
 export CHAOS_SECONDS CHAOS_SEED
-# shellcheck disable=SC2086
-cargo build $LOCKED --workspace --bins --tests --examples
+build_all
 # shellcheck disable=SC2086
 exec cargo test $LOCKED --workspace --test chaos -- --ignored --nocapture

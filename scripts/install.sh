@@ -102,10 +102,12 @@ mkdir -p "$bash_dir" "$zsh_dir" "$fish_dir" "$man_dir"
 for file in "$bash_dir/paceline" "$zsh_dir/_paceline" "$fish_dir/paceline.fish" "$man_dir"/paceline*.1; do listed "$file"; done
 
 doc=$to/share/doc/paceline
-for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md paceline.example.toml docs/operations.md docs/sampling.md; do
-    put 644 "$file" "$doc/${file##*/}"
+# In the folders of the source tree, so that their links lead somewhere.
+for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md SECURITY.md ARCHITECTURE.md CONTRIBUTING.md paceline.example.toml \
+    docs/*.md docs/openapi.json docs/adr/*.md docs/images/* deploy/README.md demo/vision/images/large.png; do
+    mkdir -p "$doc/$(dirname -- "$file")"
+    put 644 "$file" "$doc/$file"
 done
-put 644 deploy/README.md "$doc/service.md"
 if [ "${BUNDLE:-no}" = yes ] || [ ! -f "$bin/parts/sbom.cdx.json" ]; then
     python3 -B scripts/parts.py --licences "$doc/THIRD-PARTY.txt" --sbom "$doc/sbom.cdx.json" --libraries "$to/lib/paceline" \
         --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"

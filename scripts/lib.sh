@@ -27,7 +27,11 @@ target_dir() {
 # Everything that is built in the dev profile is built by this one command. Other selections of packages or targets
 # would give shared dependencies other features, and cargo would compile those once more.
 # shellcheck disable=SC2086
-build_all() { cargo build $LOCKED --workspace --bins --tests --examples; }
+build_all() {
+    begin_build "$(target_dir)/debug"
+    cargo build $LOCKED --workspace --bins --tests --examples || return
+    end_build
+}
 
 # The programs that are installed, and the names under which two of them are started as well (programs/).
 PROGRAMS="paceline paceline-worker paceline-pull"
@@ -48,19 +52,28 @@ build_programs() {
         dev) bin=$(target_dir)/debug ;;
         *) die "PROFILE is release or dev, found $profile" ;;
     esac
-    mkdir -p "$bin"
-    mark=$(built_mark "$bin")
-    rm -f "$mark"
-    : >"$mark.new"
     if [ "$profile" = dev ]; then
         build_all
     else
+        begin_build "$bin"
         cargo build $LOCKED --release -p paceline -p paceline-worker -p paceline-pull "$@"
+        end_build
     fi
+}
+
+# begin_build DIR, end_build: around a build of the programs in DIR.
+begin_build() {
+    built=$1
+    mkdir -p "$built"
+    mark=$(built_mark "$built")
+    rm -f "$mark"
+    : >"$mark.new"
+}
+end_build() {
     # What the programs are made of, while cargo is at hand: `sudo make install` may have none.
-    mlx=$(mlx_dir "$bin") || die "$mlx"
-    mkdir -p "$bin/parts"
-    python3 -B scripts/parts.py --licences "$bin/parts/THIRD-PARTY.txt" --sbom "$bin/parts/sbom.cdx.json" \
+    mlx=$(mlx_dir "$built") || die "$mlx"
+    mkdir -p "$built/parts"
+    python3 -B scripts/parts.py --licences "$built/parts/THIRD-PARTY.txt" --sbom "$built/parts/sbom.cdx.json" \
         --libraries "$mlx" --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"
     mv -f "$mark.new" "$mark"
 }

@@ -153,6 +153,24 @@ fn the_image_of_the_readme_is_described_as_printed_there() {
     interrupt(&stack, shell);
 }
 
+#[test]
+fn what_the_documents_promise_about_logs_and_downloads_has_its_exceptions() {
+    let read = |name: &str| std::fs::read_to_string(repository().join(name)).expect("there");
+    let security = read("SECURITY.md");
+    let promise = security.split("No prompt and no answer is logged").nth(1).expect("a promise");
+    has(promise.split(". ").next().expect("a sentence"), &["`log.prompts`"]);
+    // `inspect` reads files that are here. No text may promise more.
+    for name in ["README.md", "docs/models.md"] {
+        for line in read(name).lines().filter(|line| line.contains("before a download")) {
+            assert!(line.contains("--plan"), "{name}: {line}");
+        }
+    }
+    let stack = Stack::new("");
+    let refused = run(&stack, "paceline inspect org/not-here", "");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    has(&String::from_utf8_lossy(&refused.stderr), &["paceline pull org/not-here"]);
+}
+
 /// Ends `paceline serve` as Ctrl-C does. The shell may have become the service or be its parent.
 fn interrupt(stack: &Stack, mut shell: Child) {
     let processes = stack.processes();

@@ -8,8 +8,8 @@ use paceline_client::{Failure, Screen};
 
 use crate::args::RoutesCommand;
 
-/// The supervisor's exit code for what was typed.
-const BAD_SETTING: i32 = 64;
+/// The supervisor's exit codes for what was typed: a setting that is refused, and a log that cannot be read.
+const BAD_WORDS: [i32; 2] = [64, 69];
 
 /// Runs the command.
 ///
@@ -31,7 +31,7 @@ pub async fn run(command: &RoutesCommand, screen: &mut Screen) -> Result<(), Fai
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.code() {
         Some(0) => screen.text(&text(&output.stdout)),
-        Some(BAD_SETTING) => Err(Failure::usage(text(&output.stderr).trim())),
+        Some(code) if BAD_WORDS.contains(&code) => Err(Failure::usage(text(&output.stderr).trim())),
         _ => Err(Failure::refused_here(text(&output.stderr).trim())),
     }
 }

@@ -4,6 +4,7 @@
 
 mod archive;
 mod files;
+mod installer;
 mod manager;
 mod many;
 mod service;

@@ -5,8 +5,11 @@ use std::path::Path;
 
 use paceline_client::print::{bytes, share};
 use paceline_process::checkpoints::name_of;
-use paceline_proto::v1::{ProcessState, StatusResponse};
+use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 use paceline_vocabulary::Millis;
+
+/// Share of the weights that is read before the rest's time is estimated.
+const LEAST_PERCENT: u64 = 3;
 
 /// Something to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Progress {
     seen: Option<(ProcessState, u64)>,
     quarter: u64,
     served: bool,
+    /// When the present load began.
+    loading: Option<Millis>,
     /// When the target was lost that served before.
     lost: Option<Millis>,
 }
@@ -52,6 +57,7 @@ impl Progress {
             seen: None,
             quarter: 0,
             served: false,
+            loading: None,
             lost: None,
         }
     }
@@ -83,7 +89,10 @@ impl Progress {
                 self.quarter = if fresh { 0 } else { self.quarter };
                 let quarter =
                     (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
-                let text = format!("loading {model}: {}", share(&target));
+                let begun =
+                    if fresh { self.loading.insert(now) } else { self.loading.get_or_insert(now) };
+                let left = time_left(&target, now.since(*begun));
+                let text = format!("loading {model}: {}{left}", share(&target));
                 let stays = self.sparse && (fresh || quarter > self.quarter);
                 self.quarter = self.quarter.max(quarter);
                 (stays || !self.sparse).then_some(if stays {
@@ -98,21 +107,14 @@ impl Progress {
                     return None;
                 }
                 let (address, weights) = (&self.address, bytes(target.weight_bytes));
-                let line = match std::mem::replace(&mut self.served, true) {
+                Some(Show::Line(match std::mem::replace(&mut self.served, true) {
                     true => {
-                        let pause = self.lost.take().map_or(0, |lost| now.since(lost));
-                        let running = status.requests.map_or(0, |requests| requests.active);
-                        let going_on = match running {
-                            0 => String::new(),
-                            1 => "; 1 request goes on".to_owned(),
-                            count => format!("; {count} requests go on"),
-                        };
-                        let seconds = pause as f64 / 1e3;
-                        format!("ready again after {seconds:.1} s: {model} at {address}{going_on}")
+                        let pause = self.lost.take().map_or(0, |lost| now.since(lost)) as f64 / 1e3;
+                        let going_on = going_on(status);
+                        format!("ready again after {pause:.1} s: {model} at {address}{going_on}")
                     }
                     false => format!("ready: {model} at {address}, {weights} of weights"),
-                };
-                Some(Show::Line(line))
+                }))
             }
             ProcessState::Suspect
             | ProcessState::BackingOff
@@ -121,19 +123,48 @@ impl Progress {
                 if self.seen.replace(state) == Some(state) {
                     return None;
                 }
-                // The lines of its log below the first one help if it does not come back.
-                let reason = match state.0 {
-                    ProcessState::Failed => indented(&target.reason),
-                    _ => target.reason.lines().next().unwrap_or_default().to_owned(),
-                };
-                let why = if reason.is_empty() { reason } else { format!(": {reason}") };
-                Some(Show::Line(format!("target {}{why}", target.state().word().replace('_', " "))))
+                Some(Show::Line(trouble(&target)))
             }
             ProcessState::Unspecified
             | ProcessState::Absent
             | ProcessState::Stopped
             | ProcessState::Starting => None,
         }
+    }
+}
+
+/// What is wrong with the target. The lines of its log help only if it does not come back.
+fn trouble(target: &ProcessStatus) -> String {
+    let reason = match target.state() {
+        ProcessState::Failed => indented(&target.reason),
+        _ => target.reason.lines().next().unwrap_or_default().to_owned(),
+    };
+    let why = if reason.is_empty() { reason } else { format!(": {reason}") };
+    format!("target {}{why}", target.state().word().replace('_', " "))
+}
+
+/// The requests that a next target continues, as a clause.
+fn going_on(status: &StatusResponse) -> String {
+    match status.requests.map_or(0, |requests| requests.active) {
+        0 => String::new(),
+        1 => "; 1 request goes on".to_owned(),
+        count => format!("; {count} requests go on"),
+    }
+}
+
+/// The expected time to the end of a load, as a clause. None before some percent are read: the first bytes come from
+/// a cold disk, or from the page cache.
+fn time_left(target: &ProcessStatus, spent_ms: u64) -> String {
+    let (done, all) = (target.loaded_bytes, target.weight_bytes);
+    if done.saturating_mul(100) < all.saturating_mul(LEAST_PERCENT) || done >= all || spent_ms == 0
+    {
+        return String::new();
+    }
+    let left_s = (spent_ms as f64 / 1e3 * (all - done) as f64 / done as f64).ceil();
+    if left_s < 120.0 {
+        format!(", about {left_s} s left")
+    } else {
+        format!(", about {:.0} min left", left_s / 60.0)
     }
 }
 
@@ -145,7 +176,7 @@ pub fn indented(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::{ProcessStatus, RequestsStatus};
+    use paceline_proto::v1::RequestsStatus;
 
     fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> StatusResponse {
         let gateway =
@@ -196,7 +227,7 @@ mod tests {
     fn without_a_terminal_few_lines_stay() {
         let expected = [
             "loading m: 0 B of 1000 B (0 %)",
-            "loading m: 600 B of 1000 B (60 %)",
+            "loading m: 600 B of 1000 B (60 %), about 1 s left",
             "ready: m at a:1, 1000 B of weights",
             "target backing off: it ended",
             "loading m: 0 B of 1000 B (0 %)",

@@ -108,7 +108,7 @@ fn a_former_name_is_refused_with_the_new_one() {
 
 #[test]
 fn a_level_of_the_log_is_a_level_or_has_one_for_each_module() {
-    for level in ["info", "WARN", "off", "info,hyper=warn", "debug, h2=info"] {
+    for level in ["info", "WARN", "off", "info,hyper=warn", "debug,h2=info"] {
         build(&format!("[log]\nlevel = {level:?}\n"), &[]).expect(level);
     }
     for level in ["", "verbose", "inof", "paceline_gateway", "info,hyper", "info,hyper=loud"] {

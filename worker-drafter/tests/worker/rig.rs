@@ -71,6 +71,7 @@ impl Worker {
             .arg(model)
             .env("PACELINE_CONFIG", "")
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
+            .env("PACELINE_TARGET__MODEL", "demo-target")
             .env("PACELINE_TARGET__DEVICE", "cpu")
             .envs(environment.iter().copied())
             // Its descriptors are counted, also by a user who is not root.

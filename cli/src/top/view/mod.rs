@@ -264,7 +264,12 @@ fn reasons(status: &StatusResponse, link: &LinkStatus) -> Vec<String> {
     let mut reasons = Vec::new();
     for (name, process) in status::processes(status) {
         if !process.reason.is_empty() {
-            reasons.push(harmless(&format!("{name}: {}", process.reason)));
+            // Of a process that comes back the lines of its log help nobody.
+            let reason = match process.state() {
+                ProcessState::Failed => process.reason.as_str(),
+                _ => process.reason.lines().next().unwrap_or_default(),
+            };
+            reasons.push(harmless(&format!("{name}: {reason}")));
         }
     }
     // The reason of the present drafter stands above.
