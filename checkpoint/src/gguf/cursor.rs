@@ -19,9 +19,8 @@ impl<'a> Cursor<'a> {
         let rest = self.rest();
         let taken = usize::try_from(length).ok().and_then(|length| rest.get(..length));
         let taken = taken.ok_or_else(|| {
-            let (at, left) = (self.at, rest.len());
-            let found = format!("{left}: the file is cut off or damaged");
-            FormatError::new(format!("byte {at}"), format!("{length} more bytes"), found)
+            let (what, expected) = (format!("byte {}", self.at), format!("{length} more bytes"));
+            FormatError::new(what, expected, cut_off(rest.len()))
         })?;
         self.at += taken.len();
         Ok(taken)
@@ -44,26 +43,30 @@ impl<'a> Cursor<'a> {
         self.at = next.min(self.file.len());
     }
 
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(self.take(N as u64)?);
-        Ok(bytes)
-    }
-
     pub(super) fn u32(&mut self) -> Result<u32, FormatError> {
-        self.fixed().map(u32::from_le_bytes)
+        // The bytes fit.
+        Ok(little_endian(self.take(4)?) as u32)
     }
 
     pub(super) fn u64(&mut self) -> Result<u64, FormatError> {
-        self.fixed().map(u64::from_le_bytes)
+        self.take(8).map(little_endian)
     }
 
     /// A text: its length and its bytes.
     pub(super) fn text(&mut self) -> Result<&'a str, FormatError> {
         let at = self.at;
         let length = self.u64()?;
-        std::str::from_utf8(self.take(length)?).map_err(|error| {
-            FormatError::new(format!("text at byte {at}"), "UTF-8", error.to_string())
-        })
+        let text = std::str::from_utf8(self.take(length)?);
+        text.map_err(|error| FormatError::new(format!("text at byte {at}"), "UTF-8", error))
     }
+}
+
+/// The whole number without a sign that at most eight bytes are.
+pub(super) fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rfold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The contents of a file that ends too early.
+pub(super) fn cut_off(bytes: usize) -> String {
+    format!("{bytes}: the file is cut off or damaged")
 }

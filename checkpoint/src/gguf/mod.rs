@@ -15,12 +15,13 @@ mod tensors;
 mod value;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-pub use tensors::{BlockType, Tensor};
-pub use value::{Array, Value};
+pub(crate) use tensors::{BlockType, Tensor};
 
 use crate::error::{FormatError, shown};
 use cursor::Cursor;
+use value::Value;
 
 /// Begin of each GGUF file.
 const MAGIC: [u8; 4] = *b"GGUF";
@@ -34,10 +35,9 @@ const ALIGNMENT: u64 = 32;
 /// A GGUF file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gguf<'a> {
-    /// The metadata.
-    pub metadata: Metadata<'a>,
+    pub(crate) metadata: Metadata<'a>,
     /// The tensors, in the order of the file. No two have the same name.
-    pub tensors: Vec<Tensor<'a>>,
+    pub(crate) tensors: Vec<Tensor<'a>>,
 }
 
 impl<'a> Gguf<'a> {
@@ -54,8 +54,7 @@ impl<'a> Gguf<'a> {
         }
         let version = cursor.u32()?;
         if !VERSIONS.contains(&version) {
-            let expected = "2 or 3, little-endian";
-            return Err(FormatError::new("version of GGUF", expected, version.to_string()));
+            return Err(FormatError::new("version of GGUF", "2 or 3, little-endian", version));
         }
         let (tensors, pairs) = (cursor.u64()?, cursor.u64()?);
         let metadata = Metadata::read(&mut cursor, pairs)?;
@@ -67,7 +66,7 @@ impl<'a> Gguf<'a> {
 
 /// The pairs of a key and a value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Metadata<'a>(BTreeMap<&'a str, Value<'a>>);
+pub(crate) struct Metadata<'a>(BTreeMap<&'a str, Value<'a>>);
 
 impl<'a> Metadata<'a> {
     fn read(cursor: &mut Cursor<'a>, pairs: u64) -> Result<Self, FormatError> {
@@ -83,77 +82,49 @@ impl<'a> Metadata<'a> {
     }
 
     fn alignment(&self) -> Result<u64, FormatError> {
-        let Some(value) = self.0.get(ALIGNMENT_KEY) else { return Ok(ALIGNMENT) };
-        match value {
-            Value::Unsigned(number) if number.is_power_of_two() => Ok(*number),
-            other => Err(error(ALIGNMENT_KEY, "a power of two", other.words())),
+        if !self.0.contains_key(ALIGNMENT_KEY) {
+            return Ok(ALIGNMENT);
         }
+        let power = |value: &Value<'a>| value.count().filter(|number| number.is_power_of_two());
+        self.required(ALIGNMENT_KEY, "a power of two", power)
     }
 
-    /// The value of a key that the file may lack.
-    pub fn get(&self, key: &str) -> Option<&Value<'a>> {
-        self.0.get(key)
-    }
-
-    /// The value of a key that must be there, in the form that `read` takes from it.
+    /// The value of a key in the form that `read` takes from it.
     fn required<T>(
         &self,
         key: &str,
         expected: &str,
         read: impl Fn(&Value<'a>) -> Option<T>,
     ) -> Result<T, FormatError> {
-        let value = self.get(key).ok_or_else(|| error(key, expected, "nothing"))?;
+        let value = self.0.get(key).ok_or_else(|| error(key, expected, "nothing"))?;
         read(value).ok_or_else(|| error(key, expected, value.words()))
     }
 
     /// A number that counts something.
-    ///
-    /// # Errors
-    /// The file lacks it, or it is no whole number of at least 0.
-    pub fn count(&self, key: &str) -> Result<u64, FormatError> {
+    pub(crate) fn count(&self, key: &str) -> Result<u64, FormatError> {
         self.required(key, "a whole number of at least 0", Value::count)
     }
 
     /// A floating-point number in its shortest decimal form: 1e-5 of a float32, not
     /// 9.999999747378752e-6.
-    ///
-    /// # Errors
-    /// The file lacks it, or it is no finite number.
-    pub fn float(&self, key: &str) -> Result<f64, FormatError> {
+    pub(crate) fn float(&self, key: &str) -> Result<f64, FormatError> {
         self.required(key, "a finite floating-point number", Value::float)
     }
 
-    /// A text.
-    ///
-    /// # Errors
-    /// The file lacks it, or it is no text.
-    pub fn text(&self, key: &str) -> Result<&'a str, FormatError> {
+    pub(crate) fn text(&self, key: &str) -> Result<&'a str, FormatError> {
         self.required(key, "a text", Value::text)
     }
 
-    /// A list of texts.
-    ///
-    /// # Errors
-    /// The file lacks it, or it is no list of texts.
-    pub fn texts(&self, key: &str) -> Result<Vec<&'a str>, FormatError> {
-        self.required(key, "a list of texts", |value| value.array()?.texts())
+    pub(crate) fn texts(&self, key: &str) -> Result<Vec<&'a str>, FormatError> {
+        self.required(key, "a list of texts", Value::texts)
     }
 
-    /// A list of whole numbers.
-    ///
-    /// # Errors
-    /// The file lacks it, or it is no list of whole numbers of at least 0.
-    pub fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
-        let expected = "a list of whole numbers of at least 0";
-        self.required(key, expected, |value| value.array()?.counts())
+    pub(crate) fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
+        self.required(key, "a list of whole numbers of at least 0", Value::counts)
     }
 }
 
 /// An error about a key of the metadata.
-pub(crate) fn error(
-    key: &str,
-    expected: impl Into<String>,
-    found: impl Into<String>,
-) -> FormatError {
+pub(crate) fn error(key: &str, expected: impl Display, found: impl Display) -> FormatError {
     FormatError::new(format!("metadata {}", shown(key)), expected, found)
 }

@@ -1,8 +1,9 @@
 //! Descriptions of the tensors, and their bytes.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, cut_off};
 use crate::error::{FormatError, shown};
 
 /// Most dimensions of a tensor, as in ggml.
@@ -10,15 +11,15 @@ const MAX_DIMENSIONS: u32 = 4;
 
 /// A type of tensors: a row is a sequence of blocks of some values each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockType {
+pub(crate) struct BlockType {
     /// Number of the type in the file.
-    pub id: u32,
+    id: u32,
     /// Name of the type in ggml.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Values of a block.
-    pub values: u64,
+    values: u64,
     /// Bytes of a block.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The types whose blocks are known.
@@ -46,54 +47,26 @@ const fn block_type(id: u32, name: &'static str, values: u64, bytes: u64) -> Blo
 
 impl BlockType {
     /// Floating-point numbers of 32 bits.
-    pub const F32: Self = block_type(0, "F32", 1, 4);
+    pub(crate) const F32: Self = block_type(0, "F32", 1, 4);
     /// 32 values of 4 bits with a scale and an offset.
-    pub const Q4_1: Self = block_type(3, "Q4_1", 32, 20);
+    pub(crate) const Q4_1: Self = block_type(3, "Q4_1", 32, 20);
     /// 32 values of 8 bits with a scale.
-    pub const Q8_0: Self = block_type(8, "Q8_0", 32, 34);
+    pub(crate) const Q8_0: Self = block_type(8, "Q8_0", 32, 34);
 }
 
 /// A tensor of the file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor<'a> {
-    /// Name of the tensor.
-    pub name: &'a str,
+pub(crate) struct Tensor<'a> {
+    pub(crate) name: &'a str,
     /// Dimensions from the innermost on; at least one, and none is 0.
-    pub dimensions: Vec<u64>,
+    pub(crate) dimensions: Vec<u64>,
     /// Type of the blocks.
-    pub kind: BlockType,
-    /// The blocks, row after row.
-    pub data: &'a [u8],
-}
-
-impl Tensor<'_> {
-    /// Values of a row.
-    pub fn columns(&self) -> u64 {
-        self.dimensions.first().copied().unwrap_or(1)
-    }
-
-    /// Number of rows. A vector is one row.
-    pub fn rows(&self) -> u64 {
-        self.dimensions.iter().skip(1).product()
-    }
-
-    /// An error about this tensor.
-    pub fn error(&self, expected: impl Into<String>, found: impl Into<String>) -> FormatError {
-        error(self.name, expected, found)
-    }
-}
-
-fn error(name: &str, expected: impl Into<String>, found: impl Into<String>) -> FormatError {
-    FormatError::new(format!("tensor {}", shown(name)), expected, found)
-}
-
-/// Where a tensor is in the data.
-struct Entry<'a> {
-    name: &'a str,
-    dimensions: Vec<u64>,
-    kind: BlockType,
+    pub(crate) kind: BlockType,
+    /// Where the blocks are in the data.
     offset: u64,
     bytes: u64,
+    /// The blocks, row after row.
+    pub(crate) data: &'a [u8],
 }
 
 /// Reads the descriptions, and finds the bytes of each tensor.
@@ -102,65 +75,78 @@ pub(super) fn read<'a>(
     count: u64,
     alignment: u64,
 ) -> Result<Vec<Tensor<'a>>, FormatError> {
-    let (mut entries, mut names, mut bytes) = (vec![], BTreeSet::new(), 0_u64);
+    let (mut tensors, mut names, mut bytes) = (vec![], BTreeSet::new(), 0_u64);
     for _ in 0..count {
-        let entry = Entry::read(cursor)?;
-        if !names.insert(entry.name) {
-            return Err(error(entry.name, "one tensor of this name", "two"));
+        let tensor = Tensor::described(cursor)?;
+        if !names.insert(tensor.name) {
+            return Err(tensor.error("one tensor of this name", "two"));
         }
-        bytes = bytes.saturating_add(entry.bytes);
-        entries.push(entry);
+        bytes = bytes.saturating_add(tensor.bytes);
+        tensors.push(tensor);
     }
     cursor.align(alignment);
     let data = cursor.rest();
     // Tensors that share bytes would make a small file a large model.
     if bytes > data.len() as u64 {
-        let found = format!("{}: the file is cut off or damaged", data.len());
-        return Err(FormatError::new("data", format!("{bytes} bytes of all tensors"), found));
+        let expected = format!("{bytes} bytes of all tensors");
+        return Err(FormatError::new("data", expected, cut_off(data.len())));
     }
-    entries.into_iter().map(|entry| entry.tensor(data, alignment)).collect()
+    tensors.into_iter().map(|tensor| tensor.with_data(data, alignment)).collect()
 }
 
-impl<'a> Entry<'a> {
-    fn read(cursor: &mut Cursor<'a>) -> Result<Self, FormatError> {
+impl<'a> Tensor<'a> {
+    /// Reads the description of a tensor, which has no data yet.
+    fn described(cursor: &mut Cursor<'a>) -> Result<Self, FormatError> {
         let name = cursor.text()?;
         let count = cursor.u32()?;
         if !(1..=MAX_DIMENSIONS).contains(&count) {
-            let expected = format!("1 to {MAX_DIMENSIONS} dimensions");
-            return Err(error(name, expected, count.to_string()));
+            return Err(error(name, format!("1 to {MAX_DIMENSIONS} dimensions"), count));
         }
         let dimensions = (0..count).map(|_| cursor.u64()).collect::<Result<Vec<_>, _>>()?;
         let (id, offset) = (cursor.u32()?, cursor.u64()?);
-        let kind = BLOCK_TYPES.iter().find(|kind| kind.id == id).copied().ok_or_else(|| {
+        let kind = BLOCK_TYPES.into_iter().find(|kind| kind.id == id).ok_or_else(|| {
             let known = BLOCK_TYPES.map(|kind| kind.name).join(", ");
             error(name, format!("one of the types {known}"), format!("type {id}"))
         })?;
+        let wrong = |expected: &str| error(name, expected, format!("dimensions {dimensions:?}"));
         if dimensions.contains(&0) || dimensions[0] % kind.values != 0 {
-            let expected =
-                format!("rows of a multiple of {} values for {}", kind.values, kind.name);
-            return Err(error(name, expected, format!("dimensions {dimensions:?}")));
+            let rows = format!("rows of a multiple of {} values for {}", kind.values, kind.name);
+            return Err(wrong(&rows));
         }
         let values = dimensions.iter().try_fold(1_u64, |all, length| all.checked_mul(*length));
         let bytes = values.and_then(|values| (values / kind.values).checked_mul(kind.bytes));
-        let bytes = bytes.ok_or_else(|| {
-            error(name, "dimensions of a tensor", format!("dimensions {dimensions:?}"))
-        })?;
-        Ok(Self { name, dimensions, kind, offset, bytes })
+        let bytes = bytes.ok_or_else(|| wrong("dimensions of a tensor"))?;
+        Ok(Self { name, dimensions, kind, offset, bytes, data: &[] })
     }
 
-    fn tensor(self, data: &'a [u8], alignment: u64) -> Result<Tensor<'a>, FormatError> {
-        let Self { name, dimensions, kind, offset, bytes } = self;
+    fn with_data(self, data: &'a [u8], alignment: u64) -> Result<Self, FormatError> {
+        let Self { offset, bytes, .. } = self;
         if offset % alignment != 0 {
-            let expected = format!("an offset that is a multiple of {alignment}");
-            return Err(error(name, expected, offset.to_string()));
+            return Err(self.error(format!("an offset that is a multiple of {alignment}"), offset));
         }
-        let range = offset
-            .checked_add(bytes)
-            .and_then(|end| Some(usize::try_from(offset).ok()?..usize::try_from(end).ok()?));
-        let data = range.and_then(|range| data.get(range)).ok_or_else(|| {
+        let mut cursor = Cursor::new(data);
+        let found = cursor.take(offset).and_then(|_| cursor.take(bytes)).map_err(|_| {
             let found = format!("{} bytes of data: the file is cut off or damaged", data.len());
-            error(name, format!("{bytes} bytes from offset {offset} on"), found)
+            self.error(format!("{bytes} bytes from offset {offset} on"), found)
         })?;
-        Ok(Tensor { name, dimensions, kind, data })
+        Ok(Self { data: found, ..self })
     }
+
+    /// Values of a row.
+    pub(crate) fn columns(&self) -> u64 {
+        self.dimensions[0]
+    }
+
+    /// Number of rows. A vector is one row.
+    pub(crate) fn rows(&self) -> u64 {
+        self.dimensions.iter().skip(1).product()
+    }
+
+    pub(crate) fn error(&self, expected: impl Display, found: impl Display) -> FormatError {
+        error(self.name, expected, found)
+    }
+}
+
+fn error(name: &str, expected: impl Display, found: impl Display) -> FormatError {
+    FormatError::new(format!("tensor {}", shown(name)), expected, found)
 }

@@ -13,7 +13,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::error::FormatError;
+use crate::error::{FormatError, shown};
 use crate::gguf::{self, Gguf};
 use weights::{Module, header};
 
@@ -28,7 +28,8 @@ pub const TEXTS: [&str; 4] =
 /// A checkpoint that can be written.
 #[derive(Debug)]
 pub struct Checkpoint<'a> {
-    texts: [Value; 4],
+    /// Contents of the files of [`TEXTS`] by their names.
+    texts: Value,
     modules: Vec<Module<'a>>,
 }
 
@@ -43,22 +44,14 @@ impl<'a> Checkpoint<'a> {
         let metadata = &gguf.metadata;
         let architecture = metadata.text(ARCHITECTURE)?;
         if architecture != "llama" {
-            let found = crate::error::shown(architecture);
-            return Err(gguf::error(ARCHITECTURE, "\"llama\"", found));
+            return Err(gguf::error(ARCHITECTURE, "\"llama\"", shown(architecture)));
         }
-        let texts = [
-            texts::config(metadata)?,
-            texts::tokenizer(metadata)?,
-            texts::tokenizer_config(metadata)?,
-            texts::generation_config(metadata)?,
-        ];
-        Ok(Self { texts, modules: weights::modules(gguf)? })
+        Ok(Self { texts: texts::files(metadata)?, modules: weights::modules(gguf)? })
     }
 
     /// Names and contents of the files of [`TEXTS`].
     pub fn texts(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let text = |value: &Value| format!("{value:#}\n");
-        TEXTS.into_iter().zip(self.texts.iter().map(text))
+        TEXTS.into_iter().map(|name| (name, format!("{:#}\n", self.texts[name])))
     }
 
     /// Writes the file of [`WEIGHTS`]: the header's length, the header, the data in its order.

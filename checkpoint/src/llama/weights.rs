@@ -10,19 +10,15 @@ use std::io;
 
 use serde_json::{Map, Value, json};
 
-use crate::error::FormatError;
+use crate::error::{FormatError, shown};
 use crate::gguf::{BlockType, Gguf, Tensor};
 
 /// Values that share a scale.
-pub(super) const GROUP: u64 = 32;
+const GROUP: u64 = 32;
 /// Module of the embedding, which is the head as well.
-pub(super) const EMBEDDING: &str = "model.embed_tokens";
-/// Key of the number of layers.
-pub(super) const LAYERS: &str = "llama.block_count";
+const EMBEDDING: &str = "model.embed_tokens";
 /// Key of the number of heads of the queries.
 pub(super) const HEADS: &str = "llama.attention.head_count";
-/// Key of the number of heads of the keys and values.
-pub(super) const KV_HEADS: &str = "llama.attention.head_count_kv";
 
 /// Names in GGUF's layers and in MLX's.
 const LAYER_NAMES: [(&str, &str); 9] = [
@@ -58,7 +54,7 @@ struct Part {
 
 /// The modules of a file, in its order.
 pub(super) fn modules<'a>(gguf: &'a Gguf<'a>) -> Result<Vec<Module<'a>>, FormatError> {
-    let layers = gguf.metadata.count(LAYERS)?;
+    let layers = gguf.metadata.count("llama.block_count")?;
     let module = |tensor| Module::of(tensor, gguf, layers);
     let modules = gguf.tensors.iter().map(module).collect::<Result<Vec<_>, _>>()?;
     // Each name is one of the model's, and no name is there twice.
@@ -66,7 +62,7 @@ pub(super) fn modules<'a>(gguf: &'a Gguf<'a>) -> Result<Vec<Module<'a>>, FormatE
     let all = all.saturating_add(OUTER_NAMES.len() as u64);
     if modules.len() as u64 != all {
         let expected = format!("{all} for {layers} layers");
-        return Err(FormatError::new("tensors", expected, modules.len().to_string()));
+        return Err(FormatError::new("tensors", expected, modules.len()));
     }
     Ok(modules)
 }
@@ -81,8 +77,7 @@ fn module_name(name: &str, layers: u64) -> Option<(String, &str)> {
         ["blk", layer, role, "weight"] => {
             let number = layer.parse::<u64>().ok().filter(|number| *number < layers)?;
             // No second name for the same layer, such as 00.
-            let is_plain = number.to_string() == *layer;
-            let mlx = known(&LAYER_NAMES, role).filter(|_| is_plain)?;
+            let mlx = known(&LAYER_NAMES, role).filter(|_| number.to_string() == *layer)?;
             Some((format!("model.layers.{number}.{mlx}"), role))
         }
         [role, "weight"] => known(&OUTER_NAMES, role).map(|mlx| (mlx.to_owned(), *role)),
@@ -92,11 +87,10 @@ fn module_name(name: &str, layers: u64) -> Option<(String, &str)> {
 
 impl<'a> Module<'a> {
     fn of(tensor: &'a Tensor<'a>, gguf: &Gguf<'_>, layers: u64) -> Result<Self, FormatError> {
-        let named = module_name(tensor.name, layers).ok_or_else(|| {
+        let (name, role) = module_name(tensor.name, layers).ok_or_else(|| {
             let expected = format!("tensors of a llama model of {layers} layers with a tied head");
-            FormatError::new("tensors", expected, crate::error::shown(tensor.name))
+            FormatError::new("tensors", expected, shown(tensor.name))
         })?;
-        let (name, role) = named;
         let (kind, dimensions) = match name.as_str() {
             EMBEDDING => (BlockType::Q8_0, 2),
             norm if norm.ends_with("norm") => (BlockType::F32, 1),
@@ -106,19 +100,19 @@ impl<'a> Module<'a> {
             return Err(tensor.error(format!("the type {}", kind.name), tensor.kind.name));
         }
         if tensor.dimensions.len() != dimensions {
-            let found = tensor.dimensions.len().to_string();
-            return Err(tensor.error(format!("{dimensions} dimensions"), found));
+            let expected = format!("{dimensions} dimensions");
+            return Err(tensor.error(expected, tensor.dimensions.len()));
         }
         let heads = match role {
             "attn_q" => Some(gguf.metadata.count(HEADS)?),
-            "attn_k" => Some(gguf.metadata.count(KV_HEADS)?),
+            "attn_k" => Some(gguf.metadata.count("llama.attention.head_count_kv")?),
             _ => None,
         };
         // No tensor has 0 rows, so 0 heads do not pass.
         let has_halves = |heads: u64| tensor.rows().is_multiple_of(heads.saturating_mul(2));
         if let Some(heads) = heads.filter(|heads| !has_halves(*heads)) {
             let expected = format!("rows of two halves for each of {heads} heads");
-            return Err(tensor.error(expected, tensor.rows().to_string()));
+            return Err(tensor.error(expected, tensor.rows()));
         }
         let module = Self { name, tensor, heads };
         let has_biases = |block: &[u8]| tensor.kind != BlockType::Q8_0 || bias(block).is_some();
