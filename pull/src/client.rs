@@ -42,9 +42,6 @@ pub(crate) struct Answer {
 
 impl Client {
     /// A client of `endpoint`. The system's certificates are trusted.
-    ///
-    /// # Errors
-    /// The token cannot be sent.
     pub(crate) fn new(endpoint: Endpoint, token: Option<String>) -> Result<Self, PullError> {
         let visible = |token: &String| token.bytes().all(|byte| byte.is_ascii_graphic());
         let token = token.map(|token| token.trim().to_owned());
@@ -117,7 +114,7 @@ impl Client {
     fn refusal(&self, what: &str, status: u16, headers: &HeaderMap) -> PullError {
         let what = what.to_owned();
         let (code, says) = (header(headers, "x-error-code"), words(headers));
-        match status {
+        let message = match status {
             401 | 403 => {
                 let todo = match (code, &self.token) {
                     ("GatedRepo", _) => {
@@ -133,11 +130,14 @@ impl Client {
                         "check the name, and that the token in HF_TOKEN is valid and may read this model"
                     }
                 };
-                PullError::Denied { what, status, says, todo: todo.to_owned() }
+                format!("the hub refuses {what} (status {status}{says}); {todo}")
             }
-            404 => PullError::NotFound { what, says },
-            _ => PullError::Status { what, status, says },
-        }
+            404 => {
+                format!("the hub has no {what} (status 404{says}); check the name and --revision")
+            }
+            _ => format!("expected status 200 for {what}, found {status}{says}; try again later"),
+        };
+        PullError::Status { what, status, message }
     }
 }
 
@@ -180,9 +180,6 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 
 impl Answer {
     /// Reads the whole body, of at most `most` bytes.
-    ///
-    /// # Errors
-    /// It is longer, or the connection breaks.
     pub(crate) fn read(self, most: u64, what: &str) -> Result<Vec<u8>, PullError> {
         let Self { body, url, .. } = self;
         let host = url.origin.authority;

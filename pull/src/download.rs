@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::client::{Answer, Client};
-use crate::digest::Hasher;
+use crate::digest::{Hasher, Mismatch};
 use crate::error::PullError;
 use crate::hub::RemoteFile;
 use crate::progress::Progress;
@@ -65,8 +65,11 @@ impl Download<'_> {
         let PartialFile { path, file, hasher, .. } = part;
         if let Err(mismatch) = hasher.check(&self.file.digest) {
             fs::remove_file(&path).map_err(|cause| PullError::at(&path, cause))?;
-            let (kind, expected, found) = (mismatch.kind, mismatch.expected, mismatch.found);
-            return Err(PullError::Digest { what: name.clone(), kind, expected, found });
+            let Mismatch { kind, expected, found } = mismatch;
+            let problem = format!(
+                "expected {kind} {expected}, found {found}; the file was removed, run the command again"
+            );
+            return Err(PullError::WrongFile { what: name.clone(), problem });
         }
         settle(&file, &path, &whole).map_err(|cause| PullError::at(&path, cause))
     }
@@ -170,8 +173,11 @@ impl Download<'_> {
             };
             if part.have + count as u64 > self.file.size {
                 let _ = fs::remove_file(&part.path);
-                let (what, expected) = (self.file.name.clone(), self.file.size);
-                return Err(PullError::TooLong { what, expected });
+                let problem = format!(
+                    "expected {} bytes, found more; the server contradicts itself, so nothing is kept",
+                    self.file.size
+                );
+                return Err(PullError::WrongFile { what: self.file.name.clone(), problem });
             }
             part.file
                 .write_all(&buffer[..count])

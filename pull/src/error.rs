@@ -25,35 +25,15 @@ pub enum PullError {
         /// Value of the variable.
         found: String,
     },
-    /// 401 or 403.
-    #[error("the hub refuses {what} (status {status}{says}); {todo}")]
-    Denied {
-        /// The model or file.
-        what: String,
-        /// The status of the answer.
-        status: u16,
-        /// The hub's own words, or nothing.
-        says: String,
-        /// Remedy for the user.
-        todo: String,
-    },
-    /// 404.
-    #[error("the hub has no {what} (status 404{says}); check the name and --revision")]
-    NotFound {
-        /// The model or file.
-        what: String,
-        /// The hub's own words, or nothing.
-        says: String,
-    },
-    /// Another status than the expected ones.
-    #[error("expected status 200 for {what}, found {status}{says}; try again later")]
+    /// An answer with another status than the expected ones.
+    #[error("{message}")]
     Status {
         /// The model or file.
         what: String,
         /// The status of the answer.
         status: u16,
-        /// The hub's own words, or nothing.
-        says: String,
+        /// The refusal with the hub's own words, and the remedy.
+        message: String,
     },
     /// The hub cannot be reached, or stopped answering.
     #[error(
@@ -80,37 +60,13 @@ pub enum PullError {
         /// Bytes that came.
         found: u64,
     },
-    /// A file is larger than the hub says.
-    #[error(
-        "{what}: expected {expected} bytes, found more; the server contradicts itself, so nothing is kept"
-    )]
-    TooLong {
+    /// A file that is not what the hub says, or that cannot be checked.
+    #[error("{what}: {problem}")]
+    WrongFile {
         /// The file.
         what: String,
-        /// Size of the file.
-        expected: u64,
-    },
-    /// A file is not what the hub says.
-    #[error(
-        "{what}: expected {kind} {expected}, found {found}; the file was removed, run the command again"
-    )]
-    Digest {
-        /// The file.
-        what: String,
-        /// Kind of digest.
-        kind: &'static str,
-        /// As the hub says.
-        expected: String,
-        /// Of the bytes that came.
-        found: String,
-    },
-    /// A file with weights that cannot be checked.
-    #[error(
-        "{what}: expected a digest from the hub, found none, so the weights cannot be checked; use a hub that gives digests, or --allow-unverified if you trust this one"
-    )]
-    Unverified {
-        /// The file.
-        what: String,
+        /// Expected and found, and the remedy.
+        problem: String,
     },
     /// Redirects that do not end, or lead where they must not.
     #[error("{what}: {problem}; check HF_ENDPOINT")]

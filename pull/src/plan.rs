@@ -3,13 +3,16 @@
 
 use std::path::Path;
 
+use paceline_process::platform::free_bytes;
 use paceline_vocabulary::model_files;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::client::Client;
 use crate::error::PullError;
 use crate::files::CONFIG;
 use crate::progress::bytes;
+use crate::store::has_room;
 
 /// Most bytes of a model's configuration that a plan reads: they have some KiB, and with a format
 /// for each module a few hundred.
@@ -54,9 +57,6 @@ pub(crate) struct PlannedFile {
 }
 
 /// A model's configuration.
-///
-/// # Errors
-/// It is no JSON.
 pub(crate) fn read_config(text: &[u8]) -> Result<Value, PullError> {
     serde_json::from_slice(text).map_err(|error| PullError::Answer {
         what: CONFIG.to_owned(),
@@ -66,9 +66,6 @@ pub(crate) fn read_config(text: &[u8]) -> Result<Value, PullError> {
 
 impl PullPlan {
     /// The plan of a model that is in this directory: nothing is to be fetched.
-    ///
-    /// # Errors
-    /// The configuration cannot be read.
     pub(crate) fn of_whole(model: String, dir: &Path) -> Result<Self, PullError> {
         let path = dir.join(CONFIG);
         let text = model_files::read(&path, MAX_CONFIG_BYTES)
@@ -80,6 +77,31 @@ impl PullPlan {
             config: read_config(&text)?,
             ..Self::default()
         })
+    }
+
+    /// The plan to have these files in `dir`. A pull that fetches any takes `more` bytes of the disk
+    /// beside theirs.
+    pub(crate) fn of_files(
+        client: &Client,
+        dir: &Path,
+        files: Vec<PlannedFile>,
+        more: u64,
+    ) -> Self {
+        let sum =
+            |bytes: fn(&PlannedFile) -> u64| files.iter().map(bytes).fold(0, u64::saturating_add);
+        let fetch_bytes = sum(|file| file.bytes - file.there_bytes);
+        let needed = if fetch_bytes == 0 { 0 } else { fetch_bytes.saturating_add(more) };
+        let free_bytes = free_bytes(dir);
+        Self {
+            hub: client.endpoint().to_string(),
+            directory: dir.display().to_string(),
+            total_bytes: sum(|file| file.bytes),
+            fetch_bytes,
+            free_bytes,
+            has_room: has_room(needed, free_bytes),
+            files,
+            ..Self::default()
+        }
     }
 
     /// The plan in lines for people.

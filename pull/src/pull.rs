@@ -14,7 +14,7 @@ use crate::hub::{RemoteFile, Revision};
 use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
 use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PullPlan, read_config};
 use crate::progress::{Progress, bytes};
-use crate::store::{ModelFolder, check_space, free_bytes, has_all, has_room, length, part_of};
+use crate::store::{ModelFolder, check_space, has_all, length, part_of};
 
 /// A pull of one model.
 pub(crate) struct Pull<'a> {
@@ -49,43 +49,26 @@ pub(crate) fn offline(
     places.locate(&ModelRef::Named(model.clone())).map_err(|_| missing())
 }
 
-/// The plan of a model that is there, without asking the hub: nothing is to be fetched.
-///
-/// # Errors
-/// As [`offline`], or the configuration cannot be read.
-pub(crate) fn offline_plan(
-    places: &ModelPlaces,
-    model: &ModelName,
-    revision: &str,
-) -> Result<PullPlan, PullError> {
-    let dir = offline(places, model, revision)?;
-    PullPlan::of_whole(model.to_string(), &dir)
-}
-
 impl Pull<'_> {
     /// Fetches a revision; returns its directory.
-    ///
-    /// # Errors
-    /// See [`PullError`].
     pub(crate) fn run(&self, revision: &str) -> Result<PathBuf, PullError> {
         let dir = self.places.of_model(&self.model).ok_or(PullError::NoCache)?;
-        let Revision { commit, files } = Revision::fetch(&self.client, &self.model, revision)?;
+        let revision = Revision::fetch(&self.client, &self.model, revision)?;
+        let commit = &revision.commit;
         let folder = ModelFolder::open(dir, self.progress)?;
-        let part = folder.part(&commit)?;
-        let whole = folder.revision(&commit);
-        let revision = Revision { commit, files };
+        let (part, whole) = (folder.part(commit)?, folder.revision(commit));
         let needed = self.needed(&revision, &part, &whole)?;
         if has_all(&whole, needed.iter()) {
             let _ = std::fs::remove_dir_all(&part);
-            folder.make_current(&revision.commit)?;
-            self.progress.line(&format!("{} is there already: {}", self.model, revision.commit));
+            folder.make_current(commit)?;
+            self.progress.line(&format!("{} is there already: {commit}", self.model));
             return Ok(whole);
         }
         self.check_digests(&needed)?;
-        self.fetch_all(&needed, &revision.commit, &part)?;
-        let whole = folder.publish(&part, &revision.commit)?;
-        self.progress.line(&format!("{} is there: {}", self.model, revision.commit));
-        for other in folder.others(&revision.commit) {
+        self.fetch_all(&needed, commit, &part)?;
+        let whole = folder.publish(&part, commit)?;
+        self.progress.line(&format!("{} is there: {commit}", self.model));
+        for other in folder.others(commit) {
             let dir = folder.revision(&other);
             self.progress.line(&format!("another revision stays: {}", dir.display()));
         }
@@ -93,9 +76,6 @@ impl Pull<'_> {
     }
 
     /// The plan of a pull of this revision. Writes nothing.
-    ///
-    /// # Errors
-    /// As [`Pull::run`], but for those of writing.
     pub(crate) fn plan(&self, revision: &str) -> Result<PullPlan, PullError> {
         let dir = self.places.of_model(&self.model).ok_or(PullError::NoCache)?;
         let revision = Revision::fetch(&self.client, &self.model, revision)?;
@@ -110,26 +90,16 @@ impl Pull<'_> {
             bytes: file.size,
             there_bytes: if is_whole { file.size } else { fetched(&part, file) },
         });
-        let files: Vec<PlannedFile> = files.collect();
-        let left = |file: &PlannedFile| file.bytes - file.there_bytes;
-        let fetch_bytes = files.iter().map(left).fold(0, u64::saturating_add);
-        let free_bytes = free_bytes(&dir);
         let config = match revision.files.get(CONFIG) {
             Some(file) => read(file, MAX_CONFIG_BYTES)?,
             None => vec![],
         };
         Ok(PullPlan {
             model: self.model.to_string(),
-            hub: self.client.endpoint().to_string(),
-            directory: whole.display().to_string(),
-            total_bytes: total(&needed),
-            weight_bytes: weight_bytes(&needed),
-            fetch_bytes,
-            free_bytes,
-            has_room: has_room(fetch_bytes, free_bytes),
-            config: read_config(&config)?,
-            files,
             revision: revision.commit,
+            weight_bytes: weight_bytes(&needed),
+            config: read_config(&config)?,
+            ..PullPlan::of_files(&self.client, &whole, files.collect(), 0)
         })
     }
 
@@ -176,7 +146,11 @@ impl Pull<'_> {
         let unverified = needed.iter().filter(|file| file.digest == Expected::Unknown);
         for RemoteFile { name, .. } in unverified {
             if is_weights(name) && !self.allow_unverified {
-                return Err(PullError::Unverified { what: name.clone() });
+                let problem = "expected a digest from the hub, found none, so the weights cannot be checked; use a hub that gives digests, or --allow-unverified if you trust this one";
+                return Err(PullError::WrongFile {
+                    what: name.clone(),
+                    problem: problem.to_owned(),
+                });
             }
             self.progress
                 .line(&format!("warning: {name} is not checked: the hub gives no digest for it"));

@@ -14,9 +14,8 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::sys::statvfs::statvfs;
 use paceline_process::checkpoints::CURRENT;
-use paceline_process::platform;
+use paceline_process::platform::{self, free_bytes};
 
 use crate::error::PullError;
 use crate::hub::RemoteFile;
@@ -33,9 +32,6 @@ pub(crate) struct ModelFolder {
 
 impl ModelFolder {
     /// Makes the folder and takes its lock. Waits for another pull of the same model.
-    ///
-    /// # Errors
-    /// The folder cannot be used.
     pub(crate) fn open(dir: PathBuf, progress: &Progress) -> Result<Self, PullError> {
         fs::create_dir_all(&dir).map_err(|cause| PullError::at(&dir, cause))?;
         let path = dir.join(".lock");
@@ -60,9 +56,6 @@ impl ModelFolder {
     }
 
     /// The folder of a revision that is fetched; made if it is missing.
-    ///
-    /// # Errors
-    /// It cannot be made.
     pub(crate) fn part(&self, commit: &str) -> Result<PathBuf, PullError> {
         let part = part_of(&self.dir, commit);
         fs::create_dir_all(&part).map_err(|cause| PullError::at(&part, cause))?;
@@ -70,9 +63,6 @@ impl ModelFolder {
     }
 
     /// Gives a revision that is whole its name, and makes it the current one.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub(crate) fn publish(&self, part: &Path, commit: &str) -> Result<PathBuf, PullError> {
         let whole = self.revision(commit);
         if whole.exists() {
@@ -85,9 +75,6 @@ impl ModelFolder {
     }
 
     /// Points the model's name to a revision.
-    ///
-    /// # Errors
-    /// The file system refuses.
     pub(crate) fn make_current(&self, commit: &str) -> Result<(), PullError> {
         let (link, fresh) = (self.dir.join(CURRENT), self.dir.join(".current.new"));
         let _ = fs::remove_file(&fresh);
@@ -111,9 +98,6 @@ pub(crate) fn part_of(dir: &Path, commit: &str) -> PathBuf {
 
 /// Moves a whole directory to its place. What was there is moved to `old`, which the caller removes: a
 /// link stays a link, and no reader finds a half of it.
-///
-/// # Errors
-/// The file system refuses.
 pub(crate) fn replace(whole: &Path, place: &Path, old: &Path) -> Result<(), PullError> {
     if place.symlink_metadata().is_ok() {
         let _ = fs::remove_dir_all(old);
@@ -133,9 +117,6 @@ pub(crate) fn length(path: &Path) -> Option<u64> {
 }
 
 /// Checks that `needed` more bytes fit the file system of `dir`.
-///
-/// # Errors
-/// They do not.
 pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), PullError> {
     let free = free_bytes(dir);
     if has_room(needed, free) {
@@ -143,20 +124,6 @@ pub(crate) fn check_space(dir: &Path, needed: u64) -> Result<(), PullError> {
     }
     let (place, wanted) = (dir.to_path_buf(), needed.saturating_add(SPARE_BYTES));
     Err(PullError::Space { place, needed: bytes(wanted), free: bytes(free.unwrap_or(0)) })
-}
-
-/// Bytes that are free on the file system of `dir`, or of the directory in which it would be made.
-/// `None` if it does not tell.
-pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
-    let there = dir.ancestors().find(|dir| dir.is_dir())?;
-    let figures = statvfs(there).ok()?;
-    #[allow(
-        clippy::unnecessary_cast,
-        clippy::useless_conversion,
-        reason = "the types differ between systems"
-    )]
-    let free = (figures.blocks_available() as u64).saturating_mul(figures.fragment_size() as u64);
-    Some(free)
 }
 
 /// Whether `needed` more bytes fit in `free`. A file system that does not tell may have room.

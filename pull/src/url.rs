@@ -102,9 +102,6 @@ impl Url {
 
 impl Endpoint {
     /// Reads an environment variable of this name and value.
-    ///
-    /// # Errors
-    /// It is no address.
     pub(crate) fn parse(variable: &'static str, text: &str) -> Result<Self, PullError> {
         let url = Url::parse(text.trim_end_matches('/')).filter(|url| !url.path.contains('?'));
         url.map(Self).ok_or_else(|| PullError::Usage {

