@@ -2,11 +2,10 @@
 //! it out, because only workers know models; this shows it.
 
 use std::fmt::Write as _;
-use std::process::{Command, Stdio};
 
 use paceline_client::own_service::settings::directory;
 use paceline_client::print::bytes;
-use paceline_client::program::beside;
+use paceline_client::program::{complaint, output};
 use paceline_client::{Failure, Screen};
 use paceline_process::Loaded;
 use paceline_process::config::{LOOKUP, TARGET_HEAD};
@@ -21,7 +20,7 @@ const MAX_PATHS: usize = 8;
 ///
 /// # Errors
 /// The model is not there or cannot be read, or the worker's program is missing.
-pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
+pub async fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     let loaded = Loaded::find(args.show.config.config.as_deref())?;
     let dir = directory("the model", &args.model)?;
     let lookup = args.drafter.as_deref() == Some(LOOKUP);
@@ -32,32 +31,14 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
         Some(TARGET_HEAD) => Some(TARGET_HEAD.to_owned()),
         Some(name) => Some(directory("--drafter", name)?),
     };
-    let refused = Failure::refused_here;
-    let program = beside("paceline-target")?;
-    let mut command = Command::new(&program);
-    command.args(["--inspect", &dir]).stdin(Stdio::null());
-    if let Some(drafter) = &drafter {
-        command.args(["--drafter", drafter]);
-    }
-    if let Some(machine) = &args.machine {
-        command.args(["--machine", machine]);
-    }
-    command.envs(loaded.variables());
-    let output = command
-        .output()
-        .map_err(|error| refused(format!("cannot start {}: {error}", program.display())))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        let words = words.trim();
-        let message = if words.is_empty() { output.status.to_string() } else { words.to_owned() };
-        return Err(refused(message));
-    }
-    let mut object: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| refused(format!("the worker's answer is no JSON: {error}")))?;
+    let flags = [("--drafter", &drafter), ("--machine", &args.machine)];
+    let flags = flags.into_iter().filter_map(|(flag, value)| Some([flag, value.as_deref()?]));
+    let words = ["--inspect", &dir].into_iter().chain(flags.flatten());
+    let mut object = described(words, &loaded).await?;
     if object["model"]["vision"] == true {
-        object["images"] = image_limits(&dir, &loaded);
+        object["images"] = image_limits(&dir, &loaded).await;
     }
-    if let Some(lacks) = template_lacks(&dir, &loaded) {
+    if let Some(lacks) = template_lacks(&dir, &loaded).await {
         object["template"] = json!({ "lacks": lacks });
     }
     if lookup {
@@ -70,6 +51,28 @@ pub fn run(args: &InspectArgs, screen: &mut Screen) -> Result<(), Failure> {
     served_here(&object)
 }
 
+/// The target worker's description of a model, by these words of its command line.
+///
+/// # Errors
+/// The worker's program is missing, or cannot read the model.
+pub async fn described(
+    words: impl IntoIterator<Item = &str>,
+    loaded: &Loaded,
+) -> Result<Value, Failure> {
+    let output = output("paceline-target", words, Some(loaded)).await?;
+    if let Some(complaint) = complaint(&output) {
+        return Err(Failure::refused_here(complaint));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure::refused_here(format!("the worker's answer is no JSON: {error}")))
+}
+
+/// What the gateway prints about a model; `None` if it is not there, or cannot tell.
+async fn of_gateway(question: &str, dir: &str, loaded: &Loaded) -> Option<Vec<u8>> {
+    let output = output("paceline-gateway", [question, dir], Some(loaded)).await.ok()?;
+    output.status.success().then_some(output.stdout)
+}
+
 /// Whether the model can be served here. The text has the reason.
 fn served_here(object: &Value) -> Result<(), Failure> {
     match object["machine"]["fits"].as_bool() {
@@ -80,21 +83,16 @@ fn served_here(object: &Value) -> Result<(), Failure> {
 
 /// The limits of images that the gateway finds for the model in this directory; null if it is not
 /// there, or cannot tell.
-fn image_limits(dir: &str, loaded: &Loaded) -> Value {
-    let Ok(program) = beside("paceline-gateway") else { return Value::Null };
-    let mut command = Command::new(program);
-    command.args(["--image-limits", dir]).stdin(Stdio::null()).envs(loaded.variables());
-    let output = command.output().ok().filter(|output| output.status.success());
-    output.and_then(|output| serde_json::from_slice(&output.stdout).ok()).unwrap_or_default()
+async fn image_limits(dir: &str, loaded: &Loaded) -> Value {
+    let text = of_gateway("--image-limits", dir, loaded).await;
+    text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
 /// What the model's chat template calls and its engine lacks, as the gateway finds out; `None` if
 /// the gateway is not there, or cannot tell.
-fn template_lacks(dir: &str, loaded: &Loaded) -> Option<Vec<String>> {
-    let mut command = Command::new(beside("paceline-gateway").ok()?);
-    command.args(["--check-model", dir]).stdin(Stdio::null()).envs(loaded.variables());
-    let output = command.output().ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+async fn template_lacks(dir: &str, loaded: &Loaded) -> Option<Vec<String>> {
+    let text = of_gateway("--check-model", dir, loaded).await?;
+    Some(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
 /// A line about the chat template. Empty if its engine has all that it calls.

@@ -98,7 +98,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Pull(args) => other_program::run("paceline-pull", &args.words),
         Command::Models(args) => models::run(&args, screen).await,
         Command::Rm(args) => rm::run(&args, screen).await,
-        Command::Inspect(args) => inspect::run(&args, screen),
+        Command::Inspect(args) => inspect::run(&args, screen).await,
         Command::Completions(args) => completions::run(&args, screen),
         Command::Man(args) => completions::man(&args, screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,

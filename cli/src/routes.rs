@@ -1,9 +1,9 @@
 //! `paceline routes replay`: what another policy would have decided. The decision is the
 //! supervisor's, so its program is asked.
 
-use std::process::Stdio;
+use std::ffi::OsStr;
 
-use paceline_client::program::beside;
+use paceline_client::program::output;
 use paceline_client::{Failure, Screen};
 
 use crate::args::RoutesCommand;
@@ -17,17 +17,11 @@ const BAD_WORDS: [i32; 2] = [64, 69];
 /// The log cannot be read, a setting is refused, or the supervisor's program is not there.
 pub async fn run(command: &RoutesCommand, screen: &mut Screen) -> Result<(), Failure> {
     let RoutesCommand::Replay(replay) = command;
-    let program = beside("paceline-supervisor")?;
-    let mut command = tokio::process::Command::new(&program);
-    command.arg("replay").args(replay.json.then_some("--json"));
-    for setting in &replay.set {
-        command.arg("--set").arg(setting);
-    }
-    command.arg("--").arg(&replay.log).stdin(Stdio::null());
-    let output = command.output().await;
-    let output = output.map_err(|error| {
-        Failure::refused_here(format!("cannot run {}: {error}", program.display()))
-    })?;
+    let mut words = vec![OsStr::new("replay")];
+    words.extend(replay.json.then_some(OsStr::new("--json")));
+    words.extend(replay.set.iter().flat_map(|setting| [OsStr::new("--set"), OsStr::new(setting)]));
+    words.extend([OsStr::new("--"), replay.log.as_os_str()]);
+    let output = output("paceline-supervisor", words, None).await?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.code() {
         Some(0) => screen.text(&text(&output.stdout)),

@@ -1,13 +1,13 @@
 //! The life of a program at a terminal: reading its words, running its command, its exit code; and
 //! the other programs beside it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{ExitCode, Output, Stdio};
 
 use clap::Parser;
-use paceline_process::{Exit, chain, lifecycle};
+use paceline_process::{Exit, Loaded, chain, lifecycle};
 
 use crate::failure::{Failure, USAGE};
 use crate::screen::Screen;
@@ -37,6 +37,32 @@ pub fn beside(name: &str) -> Result<PathBuf, ProgramError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
     let path = own.map_err(ProgramError::OwnDirectory)?.with_file_name(name);
     if path.is_file() { Ok(path) } else { Err(ProgramError::Missing(path)) }
+}
+
+/// Runs a program of ours to its end, under the settings of `loaded`. It ends with the future.
+///
+/// # Errors
+/// The program is not there, or does not start.
+pub async fn output(
+    name: &str,
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    loaded: Option<&Loaded>,
+) -> Result<Output, Failure> {
+    let path = beside(name)?;
+    let mut command = tokio::process::Command::new(&path);
+    command.args(words).stdin(Stdio::null()).kill_on_drop(true);
+    command.envs(loaded.map(Loaded::variables).into_iter().flatten());
+    command
+        .output()
+        .await
+        .map_err(|error| Failure::refused_here(format!("cannot start {}: {error}", path.display())))
+}
+
+/// The words of a program that failed, else how it ended; `None` if it succeeded.
+pub fn complaint(output: &Output) -> Option<String> {
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let words = if words.is_empty() { output.status.to_string() } else { words };
+    (!output.status.success()).then_some(words)
 }
 
 /// Reads the command line.

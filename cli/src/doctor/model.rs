@@ -8,9 +8,11 @@ use paceline_process::config::DrafterChoice;
 use paceline_process::{Loaded, chain, platform};
 use paceline_proto::v1::StatusResponse;
 use serde_json::Value;
+use tokio::time::timeout;
 
-use super::{Check, State, programs};
-use crate::inspect::verdict;
+use super::programs::LIMIT;
+use super::{Check, State};
+use crate::inspect::{described, verdict};
 use crate::status::refusal;
 
 /// Checks the model of the running service, else the configured one.
@@ -54,10 +56,12 @@ pub(super) async fn check(loaded: &Loaded, status: Option<&StatusResponse>) -> V
 /// The target worker's description of a model, and of a drafter beside it.
 async fn inspected(loaded: &Loaded, dir: &Path, drafter: Option<&str>) -> Result<Value, String> {
     let dir = dir.to_str().ok_or("expected a path in UTF-8, found another")?;
-    let mut words = vec!["--inspect", dir];
-    words.extend(drafter.into_iter().flat_map(|drafter| ["--drafter", drafter]));
-    let text = programs::output("paceline-target", &words, Some(loaded)).await?;
-    serde_json::from_str(&text).map_err(|error| format!("the worker's answer is no JSON: {error}"))
+    let drafter = drafter.into_iter().flat_map(|drafter| ["--drafter", drafter]);
+    let described = described(["--inspect", dir].into_iter().chain(drafter), loaded);
+    match timeout(LIMIT, described).await {
+        Ok(object) => object.map_err(|failure| failure.message),
+        Err(_) => Err(format!("it did not end within {} s", LIMIT.as_secs())),
+    }
 }
 
 /// A model that is served holds its memory, so that it would not fit a second time.

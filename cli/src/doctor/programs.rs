@@ -1,18 +1,15 @@
 //! The programs beside this one: whether they start, and of which version they are. A program whose
 //! libraries are missing does not start.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use paceline_client::program::beside;
-use paceline_process::{Loaded, chain};
-use tokio::process::Command;
+use paceline_client::program::{complaint, output};
 use tokio::time::timeout;
 
 use super::Check;
 
 /// Longest wait for a program. The longest work is to read the headers of a model's files.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 /// Version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The programs that a service needs, which have versions, and the two that other commands start.
@@ -29,8 +26,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 pub(super) async fn check() -> Vec<Check> {
     let mut found = vec![];
     for (name, flag) in PROGRAMS {
-        let output = output(name, &[flag], None).await;
-        found.extend(fault(name, flag, output));
+        found.extend(fault(name, flag, printed(name, flag).await));
     }
     if found.is_empty() {
         let fact = format!("paceline {OWN} and the {} programs beside it start", PROGRAMS.len());
@@ -52,28 +48,13 @@ fn fault(name: &str, flag: &str, output: Result<String, String>) -> Option<Check
     Some(Check::problem("programs", fact, "install Paceline anew, with its libraries"))
 }
 
-/// The output of a program beside this one.
-///
-/// # Errors
-/// Why there is none: it is not there, does not start, fails, or does not end in time.
-pub(super) async fn output(
-    name: &str,
-    words: &[&str],
-    loaded: Option<&Loaded>,
-) -> Result<String, String> {
-    let path = beside(name).map_err(|error| chain(&error))?;
-    let mut command = Command::new(path);
-    command.args(words).stdin(Stdio::null()).kill_on_drop(true);
-    command.envs(loaded.map(Loaded::variables).into_iter().flatten());
-    let output = match timeout(LIMIT, command.output()).await {
+/// The output of a program beside this one, else why there is none.
+async fn printed(name: &str, flag: &str) -> Result<String, String> {
+    let output = match timeout(LIMIT, output(name, [flag], None)).await {
         Err(_) => return Err(format!("it did not end within {} s", LIMIT.as_secs())),
-        Ok(output) => output.map_err(|error| error.to_string())?,
+        Ok(output) => output.map_err(|failure| failure.message)?,
     };
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(if words.is_empty() { output.status.to_string() } else { words })
+    complaint(&output).map_or_else(|| Ok(String::from_utf8_lossy(&output.stdout).into_owned()), Err)
 }
 
 #[cfg(test)]
@@ -96,7 +77,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_is_not_there_is_named() {
-        let why = output("paceline-nowhere", &[], None).await.expect_err("not there");
+        let why = printed("paceline-nowhere", "").await.expect_err("not there");
         assert!(why.contains("paceline-nowhere beside this program"), "{why}");
     }
 }

@@ -32,6 +32,7 @@ use tokio::process::{Child, Command};
 
 use self::estimate::{MemoryEstimate, WeightForm};
 use self::plan::{PullPlan, local_model};
+use crate::inspect::described;
 
 /// Key of the served model.
 const TARGET: &str = "target.model";
@@ -331,11 +332,9 @@ pub(crate) async fn device_memory(loaded: &Loaded) -> DeviceMemory {
 }
 
 async fn inspected(loaded: &Loaded) -> Option<Value> {
-    let mut worker = Command::new(beside("paceline-target").ok()?);
-    worker.arg("--inspect").arg(demo_dir("target")?).envs(loaded.variables());
-    worker.stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(DEVICE_TIMEOUT, worker.output()).await.ok()?.ok()?;
-    serde_json::from_slice(&output.stdout).ok()
+    let demo = demo_dir("target")?;
+    let described = described(["--inspect", demo.to_str()?], loaded);
+    tokio::time::timeout(DEVICE_TIMEOUT, described).await.ok()?.ok()
 }
 
 /// Fetches a model. Its progress goes to standard error.

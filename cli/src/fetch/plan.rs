@@ -2,16 +2,14 @@
 //! has in its place.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use paceline_client::Failure;
 use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
-use paceline_client::program::beside;
+use paceline_client::program::{complaint, output};
 use paceline_vocabulary::model_files;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::process::Command;
 
 /// Most bytes of the configuration of a model that are read.
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
@@ -42,25 +40,18 @@ pub struct PullPlan {
 /// # Errors
 /// The hub does not answer or refuses, or nothing is there and the network is not to be used.
 pub async fn ask(name: &str, timeout: Duration) -> Result<PullPlan, Failure> {
-    let program = beside("paceline-pull")?;
-    let mut command = Command::new(&program);
-    command.args([name, "--plan", "--json"]).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(timeout, command.output()).await.map_err(|_| {
+    let output = output("paceline-pull", [name, "--plan", "--json"], None);
+    let output = tokio::time::timeout(timeout, output).await.map_err(|_| {
         let seconds = timeout.as_secs();
         Failure::unreachable(format!("the hub did not describe {name} within {seconds} s"))
-    })?;
-    let output = output.map_err(|error| {
-        Failure::refused_here(format!("cannot start {}: {error}", program.display()))
-    })?;
-    let words = String::from_utf8_lossy(&output.stderr);
-    let words = words.trim().trim_start_matches("paceline pull: ").to_owned();
+    })??;
     let failed = |message: String| match output.status.code() {
         Some(code) if code == i32::from(USAGE) => Failure::usage(message),
         Some(code) if code == i32::from(UNREACHABLE) => Failure::unreachable(message),
         _ => Failure::measuring(RUN, message),
     };
-    if !output.status.success() {
-        return Err(failed(if words.is_empty() { output.status.to_string() } else { words }));
+    if let Some(words) = complaint(&output) {
+        return Err(failed(words.trim_start_matches("paceline pull: ").to_owned()));
     }
     serde_json::from_slice(&output.stdout)
         .map_err(|error| failed(format!("the plan for {name} is no JSON of ours: {error}")))

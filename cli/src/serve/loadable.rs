@@ -3,14 +3,13 @@
 //! status has the reason, and what is tried again.
 
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 use paceline_client::Screen;
-use paceline_client::program::beside;
+use paceline_client::program::output;
 use paceline_process::{Exit, Loaded};
 use serde_json::Value;
-use tokio::process::Command;
 
 use super::refusal::{Refusal, refuse};
 
@@ -20,21 +19,17 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Refuses a model that `paceline inspect` refuses, if a person reads the refusal.
 pub(super) async fn check(loaded: &Loaded, model: &Path, screen: &Screen) -> Result<(), Refusal> {
-    // A missing program is reported by name elsewhere.
-    let (true, Ok(program)) = (screen.shows_transient(), beside("paceline-target")) else {
+    if !screen.shows_transient() {
         return Ok(());
-    };
-    let mut worker = Command::new(program);
-    worker.arg("--inspect").arg(model).envs(loaded.variables());
-    worker.stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(CHECK_TIMEOUT, worker.output()).await {
-        Ok(Ok(output)) => match fault(&output) {
-            None => Ok(()),
-            Some(fault) => {
-                let model = model.display();
-                Err(refuse(Exit::Config, format!("the model {model} cannot be served: {fault}")))
-            }
-        },
+    }
+    let words = ["--inspect".as_ref(), model.as_os_str()];
+    let inspected = output("paceline-target", words, Some(loaded));
+    match tokio::time::timeout(CHECK_TIMEOUT, inspected).await.map(|output| fault(&output.ok()?)) {
+        Ok(Some(fault)) => {
+            let model = model.display();
+            Err(refuse(Exit::Config, format!("the model {model} cannot be served: {fault}")))
+        }
+        // A missing program is reported by name elsewhere.
         _ => Ok(()),
     }
 }
