@@ -1,13 +1,12 @@
 //! `paceline models --known`: the models that are known to work, and what they need.
 
-use std::fmt::Write as _;
-
 use paceline_client::{Failure, Screen};
 use paceline_process::checkpoints::{KnownModel, ModelPlaces, ModelRef};
 use paceline_process::{Loaded, platform};
 use serde::Serialize;
 
 use crate::fetch::device_memory;
+use crate::status::aligned;
 
 /// A known model, as the command prints it.
 #[derive(Debug, Serialize)]
@@ -87,21 +86,7 @@ fn table(rows: &[Row]) -> String {
     let head = ["NAME", "HUB", "DOWNLOAD", "MEMORY", "FITS", "HERE", "DRAFTER"];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(rows.iter().map(Row::cells));
-    let mut widths = [0; 7];
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = cell.len().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for line in &lines {
-        let mut padded = String::new();
-        for (width, cell) in widths.iter().zip(line) {
-            let _ = write!(padded, "{cell:width$}  ");
-        }
-        let _ = writeln!(text, "{}", padded.trim_end());
-    }
-    text
+    aligned(&lines)
 }
 
 #[cfg(test)]
