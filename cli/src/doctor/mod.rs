@@ -2,10 +2,9 @@
 //! fact, and what to do. It changes nothing, and each question has a bound of some seconds.
 //!
 //! [`programs`] their versions · [`places`] addresses, directories, files, limits · [`model`] model,
-//! drafters, memory · [`service`] the processes that run, and their lanes · [`listener`] the process
-//! that holds a port. This file has the order of the checks.
+//! drafters, memory · [`service`] the processes that run, and their lanes. This file has the order of
+//! the checks.
 
-mod listener;
 mod model;
 mod places;
 mod programs;

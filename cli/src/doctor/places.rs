@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 use paceline_client::channel::{OwnAddresses, reachable};
 use paceline_client::print::bytes;
@@ -17,14 +16,14 @@ use paceline_process::{Loaded, RuntimeDir, chain, keys, platform, runtime_dir};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, State, listener};
+use super::{Check, State};
+use crate::serve::listeners::unusable;
+use crate::service;
 
 /// Longest wait for a connection to an address of this machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// Free bytes of a file system below which logs, or a model that is pulled, soon find no room.
 const LOW_BYTES: u64 = 1 << 30;
-/// Programs that hold addresses for a service until it starts.
-const MANAGERS: [&str; 2] = ["systemd", "launchd"];
 
 /// Whether each address is free, or the running service accepts connections there.
 pub(super) async fn addresses(loaded: &Loaded, runs: bool) -> Vec<Check> {
@@ -34,7 +33,7 @@ pub(super) async fn addresses(loaded: &Loaded, runs: bool) -> Vec<Check> {
         found.push(match address.parse::<SocketAddr>() {
             Err(_) => Check::ok(key, "none, so it is not served"),
             Ok(address) if runs => answers(key, address).await,
-            Ok(address) => is_free(key, address).await,
+            Ok(address) => is_free(key, address),
         });
     }
     found
@@ -55,41 +54,19 @@ async fn answers(key: &'static str, address: SocketAddr) -> Check {
     }
 }
 
-async fn is_free(key: &'static str, address: SocketAddr) -> Check {
-    let Err(error) = TcpListener::bind(address) else {
-        return Check::ok(key, format!("{address} is free"));
-    };
-    let holder = match error.kind() {
-        ErrorKind::AddrInUse => listener::of(address.port()).await,
-        _ => None,
-    };
-    not_free(key, address, &error, holder)
+fn is_free(key: &'static str, address: SocketAddr) -> Check {
+    match TcpListener::bind(address) {
+        Ok(_) => Check::ok(key, format!("{address} is free")),
+        Err(error) => not_free(key, address, &error, service::is_installed()),
+    }
 }
 
-fn not_free(
-    key: &'static str,
-    address: SocketAddr,
-    error: &io::Error,
-    holder: Option<(String, u32)>,
-) -> Check {
-    let another = format!("set {key} to another address");
-    match (error.kind(), holder) {
-        (ErrorKind::AddrInUse, Some((name, _))) if MANAGERS.contains(&name.as_str()) => {
-            Check::ok(key, format!("{address} is held by {name} for the service that it starts"))
-        }
-        (ErrorKind::AddrInUse, holder) => {
-            let holder = holder.map(|(name, pid)| format!("{name} (process {pid})"));
-            let holder = holder.unwrap_or_else(|| "a process that this user cannot read".into());
-            let fact = format!("{address} is in use by {holder}");
-            Check::problem(key, fact, &format!("end that one, or {another}"))
-        }
-        (ErrorKind::PermissionDenied, _) => {
-            let fact = format!("{address}: this user may not listen on a port below 1024");
-            let remedy = format!("{another} with a port above 1023");
-            Check::problem(key, fact, &remedy)
-        }
-        _ => Check::problem(key, format!("{address} cannot be used: {error}"), &another),
+fn not_free(key: &'static str, address: SocketAddr, error: &io::Error, installed: bool) -> Check {
+    if installed && error.kind() == ErrorKind::AddrInUse {
+        let fact = format!("{address} is in use, as by the manager of the installed service");
+        return Check::warning(key, fact, "`paceline service status` shows whether it holds it");
     }
+    Check::problem(key, unusable(&address.to_string(), error), "")
 }
 
 /// The runtime directory, and the cache directory.
@@ -121,7 +98,7 @@ fn directory(name: &'static str, dir: &Path) -> Check {
         return Check::problem(name, fact, "make that directory this user's, or set another");
     }
     let made = if there == dir { "" } else { ", made by the first start" };
-    room(name, format!("{shown}{made}"), free_bytes(there).unwrap_or(u64::MAX))
+    room(name, format!("{shown}{made}"), platform::free_bytes(there).unwrap_or(u64::MAX))
 }
 
 fn room(name: &'static str, place: String, free: u64) -> Check {
@@ -134,18 +111,6 @@ fn room(name: &'static str, place: String, free: u64) -> Check {
             Check::warning(name, fact, "make room on its file system")
         }
     }
-}
-
-/// Bytes that are free on the file system of this directory; `None` if it does not tell.
-fn free_bytes(dir: &Path) -> Option<u64> {
-    let figures = statvfs(dir).ok()?;
-    #[allow(
-        clippy::unnecessary_cast,
-        clippy::useless_conversion,
-        reason = "the types differ between systems"
-    )]
-    let free = (figures.blocks_available() as u64).saturating_mul(figures.fragment_size() as u64);
-    Some(free)
 }
 
 /// How many descriptors a process may use, which each process of ours raises as far as it may.
@@ -200,31 +165,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_in_use_is_a_problem_that_names_its_holder() {
+    async fn an_address_in_use_is_no_free_one() {
         let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = held.local_addr().expect("bound");
-        let check = is_free("gateway.http", address).await;
-        assert_eq!(check.state, State::Problem);
-        assert!(check.fact.starts_with(&format!("{address} is in use by ")), "{check:?}");
+        let check = is_free("gateway.http", address);
+        assert!(check.state != State::Ok && check.fact.contains("is in use"), "{check:?}");
         assert_eq!(answers("gateway.http", address).await.state, State::Ok);
         drop(held);
-        assert_eq!(is_free("gateway.http", address).await.state, State::Ok);
+        assert_eq!(is_free("gateway.http", address).state, State::Ok);
         assert_eq!(answers("gateway.http", address).await.state, State::Problem);
     }
 
     #[test]
-    fn a_port_without_the_right_has_its_remedy_and_one_of_a_manager_is_no_problem() {
-        let of = |kind: ErrorKind, holder: Option<&str>| {
-            let holder = holder.map(|name| (name.to_owned(), 7));
-            not_free("gateway.http", at("127.0.0.1:80"), &kind.into(), holder)
+    fn an_address_has_its_remedy_and_one_of_an_installed_service_is_a_warning() {
+        let of = |kind: ErrorKind, installed| {
+            not_free("gateway.http", at("127.0.0.1:80"), &kind.into(), installed)
         };
-        let denied = of(ErrorKind::PermissionDenied, None);
-        assert!(denied.remedy.contains("a port above 1023"), "{denied:?}");
-        assert_eq!(of(ErrorKind::AddrInUse, Some("systemd")).state, State::Ok);
-        let held = of(ErrorKind::AddrInUse, Some("nginx"));
-        assert_eq!(held.fact, "127.0.0.1:80 is in use by nginx (process 7)");
-        assert!(of(ErrorKind::AddrInUse, None).fact.contains("cannot read"));
-        assert_eq!(of(ErrorKind::AddrNotAvailable, None).state, State::Problem);
+        let denied = of(ErrorKind::PermissionDenied, true);
+        assert_eq!(denied.state, State::Problem);
+        assert!(denied.fact.contains("a port of 1024 or more"), "{denied:?}");
+        assert_eq!(of(ErrorKind::AddrInUse, true).state, State::Warning);
+        let held = of(ErrorKind::AddrInUse, false);
+        assert_eq!(held.state, State::Problem);
+        assert!(held.fact.starts_with("address 127.0.0.1:80 is in use by another program"));
     }
 
     #[test]

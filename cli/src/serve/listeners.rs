@@ -98,7 +98,7 @@ fn listener(socket: TcpListener, configured: &str) -> FrontListener {
 }
 
 /// What is wrong with an address that cannot be bound, and what to do.
-fn unusable(address: &str, error: &io::Error) -> String {
+pub fn unusable(address: &str, error: &io::Error) -> String {
     let (what, advice) = match error.kind() {
         io::ErrorKind::AddrInUse => {
             ("is in use by another program", "stop that one, or set another address")

@@ -7,7 +7,7 @@
 pub mod child;
 pub mod core;
 pub mod drafter_lines;
-mod listeners;
+pub mod listeners;
 mod loadable;
 pub mod member;
 pub mod progress;

@@ -50,16 +50,25 @@ pub async fn run(command: &ServiceCommand, screen: &mut Screen) -> Result<(), Fa
 /// # Errors
 /// No manager runs a service there, or it refuses.
 pub async fn stop_of(dir: &Path, screen: &mut Screen) -> Result<(), Failure> {
-    let user = ServiceKind::of(ServiceScope::default())?;
-    let kinds = [user, ServiceKind::SystemdSystem].into_iter();
-    let mut kinds = kinds.filter(|kind| kind.runtime_dir().is_some_and(|own| own == dir));
-    match kinds.find(|kind| installed(*kind).is_ok()) {
+    let mut kinds = installed_kinds();
+    match kinds.find(|kind| kind.runtime_dir().is_some_and(|own| own == dir)) {
         Some(kind) => control::stop(kind, screen).await,
         None => Err(Failure::refused_here(format!(
             "expected a service of `paceline serve` or `paceline service` in {}, found a supervisor that something else started; stop it there, or try `paceline service stop`",
             dir.display()
         ))),
     }
+}
+
+/// Whether a manager has a service of this user or of this machine.
+pub fn is_installed() -> bool {
+    installed_kinds().next().is_some()
+}
+
+fn installed_kinds() -> impl Iterator<Item = ServiceKind> {
+    let user = ServiceKind::of(ServiceScope::default()).ok();
+    let kinds = user.into_iter().chain([ServiceKind::SystemdSystem]);
+    kinds.filter(|kind| installed(*kind).is_ok())
 }
 
 /// All places at which an installation may have a file, with what is there.
