@@ -15,25 +15,29 @@ use crate::gguf::{BlockType, Gguf, Tensor};
 
 /// Values that share a scale.
 const GROUP: u64 = 32;
-/// Module of the embedding, which is the head as well.
-const EMBEDDING: &str = "model.embed_tokens";
 /// Key of the number of heads of the queries.
 pub(super) const HEADS: &str = "llama.attention.head_count";
 
-/// Names in GGUF's layers and in MLX's.
-const LAYER_NAMES: [(&str, &str); 9] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
+/// A kind of module: its names in GGUF and in MLX, the type of its weight, and for a projection whose
+/// rows llama.cpp interleaves the key of the number of its heads.
+type Kind = (&'static str, &'static str, BlockType, Option<&'static str>);
+
+const LAYER_KINDS: [Kind; 9] = [
+    ("attn_norm", "input_layernorm", BlockType::F32, None),
+    ("attn_q", "self_attn.q_proj", BlockType::Q4_1, Some(HEADS)),
+    ("attn_k", "self_attn.k_proj", BlockType::Q4_1, Some("llama.attention.head_count_kv")),
+    ("attn_v", "self_attn.v_proj", BlockType::Q4_1, None),
+    ("attn_output", "self_attn.o_proj", BlockType::Q4_1, None),
+    ("ffn_norm", "post_attention_layernorm", BlockType::F32, None),
+    ("ffn_gate", "mlp.gate_proj", BlockType::Q4_1, None),
+    ("ffn_up", "mlp.up_proj", BlockType::Q4_1, None),
+    ("ffn_down", "mlp.down_proj", BlockType::Q4_1, None),
 ];
-/// Names outside of the layers.
-const OUTER_NAMES: [(&str, &str); 2] = [("token_embd", EMBEDDING), ("output_norm", "model.norm")];
+/// Modules outside of the layers. The embedding is the head as well.
+const OUTER_KINDS: [Kind; 2] = [
+    ("token_embd", "model.embed_tokens", BlockType::Q8_0, None),
+    ("output_norm", "model.norm", BlockType::F32, None),
+];
 
 /// A module and the tensor that is its weight.
 #[derive(Debug)]
@@ -44,22 +48,14 @@ pub(super) struct Module<'a> {
     heads: Option<u64>,
 }
 
-/// A tensor of the checkpoint.
-struct Part {
-    name: &'static str,
-    dtype: &'static str,
-    shape: Vec<u64>,
-    bytes: u64,
-}
-
 /// The modules of a file, in its order.
 pub(super) fn modules<'a>(gguf: &'a Gguf<'a>) -> Result<Vec<Module<'a>>, FormatError> {
     let layers = gguf.metadata.count("llama.block_count")?;
     let module = |tensor| Module::of(tensor, gguf, layers);
     let modules = gguf.tensors.iter().map(module).collect::<Result<Vec<_>, _>>()?;
     // Each name is one of the model's, and no name is there twice.
-    let all = layers.saturating_mul(LAYER_NAMES.len() as u64);
-    let all = all.saturating_add(OUTER_NAMES.len() as u64);
+    let all = layers.saturating_mul(LAYER_KINDS.len() as u64);
+    let all = all.saturating_add(OUTER_KINDS.len() as u64);
     if modules.len() as u64 != all {
         let expected = format!("{all} for {layers} layers");
         return Err(FormatError::new("tensors", expected, modules.len()));
@@ -67,47 +63,36 @@ pub(super) fn modules<'a>(gguf: &'a Gguf<'a>) -> Result<Vec<Module<'a>>, FormatE
     Ok(modules)
 }
 
-/// MLX's name of the module that has a tensor of this name as its weight, and the name's last part.
-fn module_name(name: &str, layers: u64) -> Option<(String, &str)> {
-    let parts: Vec<&str> = name.split('.').collect();
-    let known = |names: &[(&str, &'static str)], role: &str| {
-        names.iter().find(|(gguf, _)| *gguf == role).map(|(_, mlx)| *mlx)
-    };
-    match parts.as_slice() {
+/// MLX's name of the module that has a tensor of this name as its weight, and the module's kind.
+fn known(name: &str, layers: u64) -> Option<(String, Kind)> {
+    let find = |kinds: &[Kind], role: &str| kinds.iter().find(|kind| kind.0 == role).copied();
+    match *name.split('.').collect::<Vec<_>>() {
         ["blk", layer, role, "weight"] => {
             let number = layer.parse::<u64>().ok().filter(|number| *number < layers)?;
             // No second name for the same layer, such as 00.
-            let mlx = known(&LAYER_NAMES, role).filter(|_| number.to_string() == *layer)?;
-            Some((format!("model.layers.{number}.{mlx}"), role))
+            let kind = find(&LAYER_KINDS, role).filter(|_| number.to_string() == layer)?;
+            Some((format!("model.layers.{number}.{}", kind.1), kind))
         }
-        [role, "weight"] => known(&OUTER_NAMES, role).map(|mlx| (mlx.to_owned(), *role)),
+        [role, "weight"] => find(&OUTER_KINDS, role).map(|kind| (kind.1.to_owned(), kind)),
         _ => None,
     }
 }
 
 impl<'a> Module<'a> {
     fn of(tensor: &'a Tensor<'a>, gguf: &Gguf<'_>, layers: u64) -> Result<Self, FormatError> {
-        let (name, role) = module_name(tensor.name, layers).ok_or_else(|| {
+        let (name, (_, _, kind, heads)) = known(tensor.name, layers).ok_or_else(|| {
             let expected = format!("tensors of a llama model of {layers} layers with a tied head");
             FormatError::new("tensors", expected, shown(tensor.name))
         })?;
-        let (kind, dimensions) = match name.as_str() {
-            EMBEDDING => (BlockType::Q8_0, 2),
-            norm if norm.ends_with("norm") => (BlockType::F32, 1),
-            _ => (BlockType::Q4_1, 2),
-        };
         if tensor.kind != kind {
             return Err(tensor.error(format!("the type {}", kind.name), tensor.kind.name));
         }
+        let dimensions = if kind == BlockType::F32 { 1 } else { 2 };
         if tensor.dimensions.len() != dimensions {
             let expected = format!("{dimensions} dimensions");
             return Err(tensor.error(expected, tensor.dimensions.len()));
         }
-        let heads = match role {
-            "attn_q" => Some(gguf.metadata.count(HEADS)?),
-            "attn_k" => Some(gguf.metadata.count("llama.attention.head_count_kv")?),
-            _ => None,
-        };
+        let heads = heads.map(|key| gguf.metadata.count(key)).transpose()?;
         // No tensor has 0 rows, so 0 heads do not pass.
         let has_halves = |heads: u64| tensor.rows().is_multiple_of(heads.saturating_mul(2));
         if let Some(heads) = heads.filter(|heads| !has_halves(*heads)) {
@@ -123,27 +108,21 @@ impl<'a> Module<'a> {
         Ok(module)
     }
 
-    /// The tensors of the checkpoint, in their order.
-    fn parts(&self) -> Vec<Part> {
+    /// The tensors of the checkpoint, in their order: name, type, shape, and bytes of an element.
+    fn parts(&self) -> Vec<(&'static str, &'static str, Vec<u64>, u64)> {
         let (rows, columns) = (self.tensor.rows(), self.tensor.columns());
-        let part = |name, dtype, shape: Vec<u64>, width: u64| {
-            let bytes = shape.iter().product::<u64>() * width;
-            Part { name, dtype, shape, bytes }
+        let bits = match self.tensor.kind {
+            BlockType::F32 => return vec![("weight", "F32", vec![columns], 4)],
+            BlockType::Q8_0 => 8,
+            _ => 4,
         };
-        if self.tensor.kind == BlockType::F32 {
-            return vec![part("weight", "F32", vec![columns], 4)];
-        }
-        let groups = vec![rows, columns / GROUP];
+        let groups = columns / GROUP;
         vec![
-            part("weight", "U32", vec![rows, columns / GROUP * self.bits()], 4),
-            part("scales", "F16", groups.clone(), 2),
-            part("biases", "F16", groups, 2),
+            // 32 values of so many bits are as many words of 32 bits.
+            ("weight", "U32", vec![rows, groups * bits], 4),
+            ("scales", "F16", vec![rows, groups], 2),
+            ("biases", "F16", vec![rows, groups], 2),
         ]
-    }
-
-    /// Bits of a value. 32 values of so many bits are as many words of 32 bits.
-    fn bits(&self) -> u64 {
-        if self.tensor.kind == BlockType::Q8_0 { 8 } else { 4 }
     }
 
     /// The blocks in the order of MLX's rows: of each head first the first half, then the second. The
@@ -222,11 +201,11 @@ pub(super) fn header(modules: &[Module<'_>]) -> String {
     let (mut header, mut at) = (Map::new(), 0);
     header.insert("__metadata__".to_owned(), json!({ "format": "mlx" }));
     for module in modules {
-        for Part { name, dtype, shape, bytes } in module.parts() {
-            let offsets = [at, at + bytes];
-            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets });
+        for (name, dtype, shape, width) in module.parts() {
+            let end = at + shape.iter().product::<u64>() * width;
+            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [at, end] });
             header.insert(format!("{}.{name}", module.name), entry);
-            at += bytes;
+            at = end;
         }
     }
     let mut text = Value::Object(header).to_string();
