@@ -188,7 +188,7 @@ impl Answer {
         read.map_err(|cause| PullError::Network { what: what.into(), host, cause: cause.into() })?;
         if bytes.len() as u64 > most {
             let problem = format!("expected at most {most} bytes, found more");
-            return Err(PullError::Answer { what: what.into(), problem });
+            return Err(PullError::answer(what, problem));
         }
         Ok(bytes)
     }

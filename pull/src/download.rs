@@ -66,10 +66,9 @@ impl Download<'_> {
         if let Err(mismatch) = hasher.check(&self.file.digest) {
             fs::remove_file(&path).map_err(|cause| PullError::at(&path, cause))?;
             let Mismatch { kind, expected, found } = mismatch;
-            let problem = format!(
-                "expected {kind} {expected}, found {found}; the file was removed, run the command again"
-            );
-            return Err(PullError::WrongFile { what: name.clone(), problem });
+            return Err(PullError::Unusable(format!(
+                "{name}: expected {kind} {expected}, found {found}; the file was removed, run the command again"
+            )));
         }
         settle(&file, &path, &whole).map_err(|cause| PullError::at(&path, cause))
     }
@@ -173,11 +172,10 @@ impl Download<'_> {
             };
             if part.have + count as u64 > self.file.size {
                 let _ = fs::remove_file(&part.path);
-                let problem = format!(
-                    "expected {} bytes, found more; the server contradicts itself, so nothing is kept",
-                    self.file.size
-                );
-                return Err(PullError::WrongFile { what: self.file.name.clone(), problem });
+                let RemoteFile { name, size, .. } = self.file;
+                return Err(PullError::Unusable(format!(
+                    "{name}: expected {size} bytes, found more; the server contradicts itself, so nothing is kept"
+                )));
             }
             part.file
                 .write_all(&buffer[..count])

@@ -62,7 +62,7 @@ impl Revision {
         let what = format!("{model} at {revision}");
         let url = client.endpoint().revision(model, revision);
         let text = client.get(url, 0, &what)?.read(MAX_DESCRIPTION_BYTES, &what)?;
-        let revision = Self::read(&text).map_err(|problem| PullError::Answer { what, problem })?;
+        let revision = Self::read(&text).map_err(|problem| PullError::answer(&what, problem))?;
         Ok(match model.subfolder() {
             Some(folder) => revision.below(folder),
             None => revision,

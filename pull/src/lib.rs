@@ -49,9 +49,8 @@ use paceline_process::checkpoints::{ModelName, ModelPlaces, NameError};
 use paceline_process::environment::env;
 use paceline_process::{Exit, chain, lifecycle};
 
-pub use error::PullError;
-
 use client::Client;
+use error::PullError;
 use package::PackagePull;
 use plan::PullPlan;
 use progress::Progress;

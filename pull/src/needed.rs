@@ -25,7 +25,7 @@ pub(crate) fn needed(
     read_index: impl FnOnce(&RemoteFile) -> Result<Vec<u8>, PullError>,
 ) -> Result<Vec<RemoteFile>, PullError> {
     let files = &revision.files;
-    let unusable = |problem: String| PullError::Unusable { model: model.clone(), problem };
+    let unusable = |problem: String| PullError::Unusable(format!("{model} {problem}"));
     let small = small(files.keys().map(String::as_str));
     let mut needed: Vec<RemoteFile> =
         small.iter().filter_map(|name| files.get(name)).cloned().collect();
@@ -45,10 +45,9 @@ pub(crate) fn needed(
         Some(index) if index.size > MAX_INDEX_BYTES => {
             return Err(unusable(format!("has an index of {}", bytes(index.size))));
         }
-        Some(index) => Some(
-            shards(&read_index(index)?)
-                .map_err(|problem| PullError::Answer { what: INDEX.to_owned(), problem })?,
-        ),
+        Some(index) => {
+            Some(shards(&read_index(index)?).map_err(|problem| PullError::answer(INDEX, problem))?)
+        }
     };
     let listed = || files.keys().filter(|name| !name.contains('/')).cloned().collect();
     let chosen = WeightFiles::choose(shards, |name| files.contains_key(name), listed);

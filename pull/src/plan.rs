@@ -58,9 +58,8 @@ pub(crate) struct PlannedFile {
 
 /// A model's configuration.
 pub(crate) fn read_config(text: &[u8]) -> Result<Value, PullError> {
-    serde_json::from_slice(text).map_err(|error| PullError::Answer {
-        what: CONFIG.to_owned(),
-        problem: format!("expected JSON, found something else: {error}"),
+    serde_json::from_slice(text).map_err(|error| {
+        PullError::answer(CONFIG, format!("expected JSON, found something else: {error}"))
     })
 }
 

