@@ -21,7 +21,7 @@ pub(crate) use tensors::{BlockType, Tensor};
 
 use crate::error::{FormatError, shown};
 use cursor::Cursor;
-use value::Value;
+use value::{Item, Value};
 
 /// Begin of each GGUF file.
 const MAGIC: [u8; 4] = *b"GGUF";
@@ -85,7 +85,8 @@ impl<'a> Metadata<'a> {
         if !self.0.contains_key(ALIGNMENT_KEY) {
             return Ok(ALIGNMENT);
         }
-        let power = |value: &Value<'a>| value.count().filter(|number| number.is_power_of_two());
+        let power =
+            |value: &Value<'a>| value.one(Item::count).filter(|number| number.is_power_of_two());
         self.required(ALIGNMENT_KEY, "a power of two", power)
     }
 
@@ -102,25 +103,26 @@ impl<'a> Metadata<'a> {
 
     /// A number that counts something.
     pub(crate) fn count(&self, key: &str) -> Result<u64, FormatError> {
-        self.required(key, "a whole number of at least 0", Value::count)
+        self.required(key, "a whole number of at least 0", |value| value.one(Item::count))
     }
 
     /// A floating-point number in its shortest decimal form: 1e-5 of a float32, not
     /// 9.999999747378752e-6.
     pub(crate) fn float(&self, key: &str) -> Result<f64, FormatError> {
-        self.required(key, "a finite floating-point number", Value::float)
+        self.required(key, "a finite floating-point number", |value| value.one(Item::float))
     }
 
     pub(crate) fn text(&self, key: &str) -> Result<&'a str, FormatError> {
-        self.required(key, "a text", Value::text)
+        self.required(key, "a text", |value| value.one(Item::text))
     }
 
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<&'a str>, FormatError> {
-        self.required(key, "a list of texts", Value::texts)
+        self.required(key, "a list of texts", |value| value.all(Item::text))
     }
 
     pub(crate) fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
-        self.required(key, "a list of whole numbers of at least 0", Value::counts)
+        let expected = "a list of whole numbers of at least 0";
+        self.required(key, expected, |value| value.all(Item::count))
     }
 }
 

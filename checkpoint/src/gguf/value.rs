@@ -22,13 +22,14 @@ pub(super) struct Value<'a> {
     bytes: &'a [u8],
 }
 
-/// A number of the metadata.
+/// A number or a text of the metadata.
 #[derive(Clone, Copy, Debug)]
-enum Number {
+pub(super) enum Item<'a> {
     Whole(i128),
     /// In the shortest decimal form, also of a number of 32 bits.
     Real(f64),
     Bool(bool),
+    Text(&'a str),
 }
 
 impl<'a> Value<'a> {
@@ -53,86 +54,71 @@ impl<'a> Value<'a> {
         Ok(Self { kind, count, bytes: cursor.since(&begin) })
     }
 
-    fn text_items(&self) -> Option<Vec<&'a str>> {
-        let (mut cursor, items) = (Cursor::new(self.bytes), self.count.unwrap_or(1));
-        let is_text = self.kind == TEXT;
-        is_text.then(|| (0..items).map(|_| cursor.text().ok()).collect())?
+    fn items(&self) -> impl Iterator<Item = Item<'a>> + use<'a> {
+        let (kind, mut cursor) = (self.kind, Cursor::new(self.bytes));
+        (0..self.count.unwrap_or(1)).map_while(move |_| Item::read(&mut cursor, kind))
     }
 
-    fn numbers(&self) -> Option<impl Iterator<Item = Number>> {
-        let (kind, size) = (self.kind, usize::try_from(size(self.kind)?).ok()?);
-        Some(self.bytes.chunks_exact(size).map(move |bytes| Number::of(kind, bytes)))
+    /// What `read` takes from a value that is no array.
+    pub(super) fn one<T>(&self, read: fn(Item<'a>) -> Option<T>) -> Option<T> {
+        self.items().next().filter(|_| self.count.is_none()).and_then(read)
     }
 
-    /// The number of a value that is no array.
-    fn number(&self) -> Option<Number> {
-        self.numbers().filter(|_| self.count.is_none())?.next()
-    }
-
-    /// A whole number of at least 0.
-    pub(super) fn count(&self) -> Option<u64> {
-        self.number()?.count()
-    }
-
-    /// A finite floating-point number in its shortest decimal form.
-    pub(super) fn float(&self) -> Option<f64> {
-        match self.number()? {
-            Number::Real(number) => Some(number).filter(|number| number.is_finite()),
-            _ => None,
-        }
-    }
-
-    pub(super) fn text(&self) -> Option<&'a str> {
-        self.text_items().filter(|_| self.count.is_none())?.pop()
-    }
-
-    /// The texts of an array.
-    pub(super) fn texts(&self) -> Option<Vec<&'a str>> {
-        self.text_items().filter(|_| self.count.is_some())
-    }
-
-    /// The items of an array, if they are whole numbers of at least 0.
-    pub(super) fn counts(&self) -> Option<Vec<u64>> {
-        self.numbers().filter(|_| self.count.is_some())?.map(Number::count).collect()
+    /// What `read` takes from each item of an array.
+    pub(super) fn all<T>(&self, read: fn(Item<'a>) -> Option<T>) -> Option<Vec<T>> {
+        self.count.and_then(|_| self.items().map(read).collect())
     }
 
     /// The value in an error.
     pub(super) fn words(&self) -> String {
-        if let Some(count) = self.count {
-            return format!("an array of {count} values of type {}", self.kind);
-        }
-        match self.number() {
-            Some(Number::Whole(number)) => number.to_string(),
-            Some(Number::Real(number)) => number.to_string(),
-            Some(Number::Bool(value)) => value.to_string(),
-            None => shown(self.text().unwrap_or_default()),
-        }
+        let array = |count| format!("an array of {count} values of type {}", self.kind);
+        self.count.map(array).or_else(|| self.one(|item| Some(item.words()))).unwrap_or_default()
     }
 }
 
-impl Number {
-    fn of(kind: u32, bytes: &[u8]) -> Self {
+impl<'a> Item<'a> {
+    fn read(cursor: &mut Cursor<'a>, kind: u32) -> Option<Self> {
+        if kind == TEXT {
+            return cursor.text().ok().map(Self::Text);
+        }
+        let bytes = cursor.take(size(kind)?).ok()?;
         let raw = little_endian(bytes);
-        match kind {
+        Some(match kind {
             // Signed types: the upper bits become the sign.
             1 | 3 | 5 | 11 => {
                 let unused = u64::BITS - 8 * bytes.len() as u32;
                 Self::Whole(((raw << unused) as i64 >> unused).into())
             }
-            6 => {
-                let text = f32::from_bits(raw as u32).to_string();
-                Self::Real(text.parse().unwrap_or(f64::NAN))
-            }
+            6 => Self::Real(f32::from_bits(raw as u32).to_string().parse().ok()?),
             7 => Self::Bool(raw != 0),
             12 => Self::Real(f64::from_bits(raw)),
             _ => Self::Whole(raw.into()),
-        }
+        })
     }
 
-    fn count(self) -> Option<u64> {
+    /// A whole number of at least 0.
+    pub(super) fn count(self) -> Option<u64> {
+        let Self::Whole(number) = self else { return None };
+        u64::try_from(number).ok()
+    }
+
+    /// A finite floating-point number.
+    pub(super) fn float(self) -> Option<f64> {
+        let Self::Real(number) = self else { return None };
+        number.is_finite().then_some(number)
+    }
+
+    pub(super) fn text(self) -> Option<&'a str> {
+        let Self::Text(text) = self else { return None };
+        Some(text)
+    }
+
+    fn words(self) -> String {
         match self {
-            Self::Whole(number) => u64::try_from(number).ok(),
-            _ => None,
+            Self::Whole(number) => number.to_string(),
+            Self::Real(number) => number.to_string(),
+            Self::Bool(value) => value.to_string(),
+            Self::Text(text) => shown(text),
         }
     }
 }
