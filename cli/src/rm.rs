@@ -2,7 +2,7 @@
 //! Nothing outside of the model's own folder there is removed: a link in it is removed as a link.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,9 @@ pub async fn run(args: &RmArgs, screen: &mut Screen) -> Result<(), Failure> {
     }
     let _lock = removed.lock()?;
     let size = bytes(removed.bytes);
-    if !args.yes && !agreed(&format!("Remove {} ({size})? [y/N] ", args.model), screen)? {
+    let question = format!("Remove {} ({size})?", args.model);
+    let unasked = format!("{question} There is no terminal to ask at; with --yes it is removed");
+    if !args.yes && !screen.agreed(&question, &unasked)? {
         return Err(Failure::refused_here("nothing was removed"));
     }
     removed.remove().map_err(|error| {
@@ -39,20 +41,6 @@ pub async fn run(args: &RmArgs, screen: &mut Screen) -> Result<(), Failure> {
     })?;
     screen.line(&format!("removed {}, {size}", args.model));
     Ok(())
-}
-
-/// Whether the person at the terminal says yes.
-fn agreed(question: &str, screen: &mut Screen) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() || !screen.err_is_terminal() {
-        let question = question.trim_end_matches(" [y/N] ");
-        return Err(Failure::usage(format!(
-            "{question} There is no terminal to ask at; with --yes it is removed"
-        )));
-    }
-    screen.prompt(question);
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
-    Ok(read.is_ok() && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
 /// A model that is about to be removed.
@@ -69,29 +57,28 @@ impl RemovedModel {
     fn find(name: &str, places: &ModelPlaces) -> Result<Self, Failure> {
         let known = KnownModel::named(name).and_then(|known| known.hub.as_ref());
         let name = known.map_or_else(|| name.to_owned(), ToString::to_string);
-        let listed = places.list().into_iter().filter(|model| model.name == name);
-        let listed: Vec<ListedCheckpoint> = listed.collect();
+        let mut listed = places.list();
+        listed.retain(|model| model.name == name);
         let folder = |model: &ListedCheckpoint| match model.kind {
             CheckpointKind::Pulled { .. } => model.path.parent().map(Path::to_owned),
             CheckpointKind::Smollm2 => Some(model.path.clone()),
             CheckpointKind::Embedded | CheckpointKind::HubCache { .. } => None,
         };
         let own = |dir: &PathBuf| dir.parent() == places.own.as_deref();
-        let mut folders = listed.iter().filter_map(|model| folder(model).filter(own));
-        let Some(dir) = folders.next() else {
-            return Err(Failure::usage(match listed.first().map(|model| model.kind) {
-                Some(CheckpointKind::HubCache { .. }) => format!(
-                    "{name} lies in the cache of the Hugging Face libraries, which Paceline only reads; remove it by the program that fetched it"
-                ),
-                Some(_) => format!("{name} is a part of the installation and cannot be removed"),
-                None => format!(
-                    "expected a model that `paceline models` lists, found none of the name {name}"
-                ),
-            }));
-        };
-        let bytes = listed.iter().filter(|model| model.path.starts_with(&dir));
-        let bytes = bytes.map(|model| model.bytes).sum();
-        Ok(Self { name, dir, bytes })
+        if let Some(dir) = listed.iter().filter_map(folder).find(own) {
+            let files = listed.iter().filter(|model| model.path.starts_with(&dir));
+            let bytes = files.map(|model| model.bytes).sum();
+            return Ok(Self { name, dir, bytes });
+        }
+        Err(Failure::usage(match listed.first().map(|model| model.kind) {
+            Some(CheckpointKind::HubCache { .. }) => format!(
+                "{name} lies in the cache of the Hugging Face libraries, which Paceline only reads; remove it by the program that fetched it"
+            ),
+            Some(_) => format!("{name} is a part of the installation and cannot be removed"),
+            None => format!(
+                "expected a model that `paceline models` lists, found none of the name {name}"
+            ),
+        }))
     }
 
     /// Fails if a process of the service has its weights from here.

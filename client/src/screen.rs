@@ -98,6 +98,21 @@ impl Screen {
         }
     }
 
+    /// Whether the person at the terminal says yes to a question.
+    ///
+    /// # Errors
+    /// There is no terminal to ask at: `unasked` is the message.
+    pub fn agreed(&mut self, question: &str, unasked: &str) -> Result<bool, Failure> {
+        if !io::stdin().is_terminal() || !self.err_is_terminal {
+            return Err(Failure::usage(unasked));
+        }
+        self.prompt(&format!("{question} [y/N] "));
+        let mut answer = String::new();
+        let read = io::stdin().read_line(&mut answer);
+        read.map_err(|error| Failure::usage(format!("cannot read the answer: {error}")))?;
+        Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+    }
+
     /// An error on standard error.
     pub fn complain(&mut self, what: &str) {
         self.note(&format!("paceline: {what}"));

@@ -14,7 +14,6 @@ mod machine;
 mod mask;
 mod parts;
 
-use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -27,6 +26,9 @@ use archive::ArchiveError;
 use mask::Mask;
 use parts::Part;
 
+/// The refusal without a person to ask.
+const UNASKED: &str = "expected a terminal for the question whether this is written, found none; \
+                       nothing was written, --yes writes without a question";
 /// First line of the table of contents.
 const INTRODUCTION: &str = "Made by `paceline diagnose`. Prompts, answers and contents of key files are not in it.\n\
                             Values that look like keys or tokens are replaced by [masked].\n";
@@ -44,7 +46,8 @@ pub async fn run(args: &DiagnoseArgs, screen: &mut Screen) -> Result<(), Failure
     let masked = parts.iter_mut().map(|part| mask_part(&mask, part)).sum::<usize>();
     parts.insert(0, contents(&parts, now));
     screen.text(&table(&parts, masked))?;
-    if !args.yes && !is_confirmed(&path, screen)? {
+    let question = format!("Write this to {}?", path.display());
+    if !args.yes && !screen.agreed(&question, UNASKED)? {
         return screen.text("nothing was written\n");
     }
     let written = archive::write(&path, now, &parts).map_err(|error| failed(&path, error))?;
@@ -102,21 +105,6 @@ fn table(parts: &[Part], masked: usize) -> String {
     format!(
         "{head}{lines}{masked} Prompts and answers are not in it; paths and names of models are.\n"
     )
-}
-
-/// Asks the person at the terminal.
-fn is_confirmed(path: &Path, screen: &mut Screen) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() || !screen.err_is_terminal() {
-        return Err(Failure::usage(
-            "expected a terminal for the question whether this is written, found none; \
-             nothing was written, --yes writes without a question",
-        ));
-    }
-    screen.prompt(&format!("Write this to {}? [y/N] ", path.display()));
-    let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    read.map_err(|error| Failure::usage(format!("cannot read the answer: {error}")))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 #[cfg(test)]
