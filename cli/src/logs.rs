@@ -1,14 +1,13 @@
 //! `paceline logs`: the logs of the processes, which lie in the runtime directory. `tail` shows them.
 
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use clap::ValueEnum as _;
 use paceline_client::Failure;
 use paceline_process::{Loaded, RuntimeDir};
 
 use crate::args::{LogsArgs, Process};
+use crate::service::orders::Order;
 
 /// Runs the command. Returns only if it cannot show anything.
 ///
@@ -29,12 +28,7 @@ pub fn run(args: &LogsArgs) -> Result<(), Failure> {
             "expected logs of the processes in {place}, found none; `paceline service logs` shows those of a service of systemd or launchd"
         )));
     }
-    let mut tail = Command::new("tail");
-    tail.arg("-n").arg(args.lines.to_string()).stdin(Stdio::null());
-    // By name: a log that is full is renamed.
-    tail.args(args.follow.then_some("-F")).args(logs);
-    let error = tail.exec();
-    Err(Failure::refused_here(format!("cannot run `tail`: {error}; expected it in $PATH")))
+    Err(Order::tail(&logs, args.follow, args.lines).become_it())
 }
 
 /// The logs of a process, or of all.

@@ -124,14 +124,8 @@ pub fn unload(uid: u32, label: &str) -> Order {
 
 /// The order that shows the log.
 pub fn logs(home: &Path, follow: bool, lines: u32) -> Order {
-    let lines = lines.to_string();
-    let files = ["supervisor", "gateway"]
-        .map(|name| home.join(format!("Library/Logs/Paceline/{name}.log")).display().to_string());
-    let mut words = vec!["tail", "-n", &lines];
-    // By name: a log that is full is renamed.
-    words.extend(follow.then_some("-F"));
-    words.extend(files.iter().map(String::as_str));
-    Order::new(&words)
+    let file = |name| home.join(format!("Library/Logs/Paceline/{name}.log"));
+    Order::tail(&["supervisor", "gateway"].map(file), follow, lines)
 }
 
 /// A line for people from the answer to [`print`].

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use paceline_client::Failure;
@@ -20,6 +21,17 @@ impl Order {
     /// A command that has to succeed.
     pub fn new(words: &[&str]) -> Self {
         Self { words: words.iter().map(|word| (*word).to_owned()).collect(), may_fail: false }
+    }
+
+    /// Shows the last lines of files, and with `follow` what is written next.
+    pub fn tail(files: &[PathBuf], follow: bool, lines: u32) -> Self {
+        let lines = lines.to_string();
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let mut words = vec!["tail", "-n", &lines];
+        // By name: a log that is full is renamed.
+        words.extend(follow.then_some("-F"));
+        words.extend(files.iter().map(String::as_str));
+        Self::new(&words)
     }
 
     /// The command, whose failure means that there was nothing to do.
