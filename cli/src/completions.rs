@@ -1,17 +1,20 @@
 //! `paceline completions` and `paceline man`: texts made from the definitions of the commands.
 
+use std::path::Path;
+
 use clap::CommandFactory as _;
+use clap_complete::Shell;
 use paceline_client::{Failure, Screen};
 
-use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::args::Cli;
 
 /// Runs `paceline completions`.
 ///
 /// # Errors
 /// The output was closed.
-pub fn run(args: &CompletionsArgs, screen: &mut Screen) -> Result<(), Failure> {
+pub fn run(shell: Shell, screen: &mut Screen) -> Result<(), Failure> {
     let mut text = vec![];
-    clap_complete::generate(args.shell, &mut Cli::command(), "paceline", &mut text);
+    clap_complete::generate(shell, &mut Cli::command(), "paceline", &mut text);
     screen.text(&String::from_utf8_lossy(&text))
 }
 
@@ -19,8 +22,8 @@ pub fn run(args: &CompletionsArgs, screen: &mut Screen) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The directory cannot be written, or the output was closed.
-pub fn man(args: &ManArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let Some(dir) = &args.dir else {
+pub fn man(dir: Option<&Path>, screen: &mut Screen) -> Result<(), Failure> {
+    let Some(dir) = dir else {
         let mut text = vec![];
         let written = clap_mangen::Man::new(Cli::command()).render(&mut text);
         written.expect("memory takes all");

@@ -11,20 +11,8 @@ use crate::status::aligned;
 /// A known model, as the command prints it.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Short name of the model.
-    name: &'static str,
-    /// Name of the model on the hub; null for smollm2, which is in a Python package.
-    hub: Option<String>,
-    /// Bytes that a pull fetches.
-    download_bytes: u64,
-    /// Whether these are counted, and not computed.
-    exact: bool,
-    /// Its drafter.
-    drafter: &'static str,
-    /// Bytes of memory that it needs, about.
-    memory_bytes: u64,
-    /// Whether it reads images.
-    pictures: bool,
+    #[serde(flatten)]
+    model: &'static KnownModel,
     /// Whether it fits the memory that can be used now; null if that is not known.
     fits: Option<bool>,
     /// Whether it is on this machine.
@@ -53,31 +41,23 @@ pub async fn run(json: bool, screen: &mut Screen) -> Result<(), Failure> {
 
 impl Row {
     fn of(model: &'static KnownModel, places: &ModelPlaces, usable: Option<u64>) -> Self {
-        Self {
-            name: &model.name,
-            hub: model.hub.as_ref().map(ToString::to_string),
-            download_bytes: model.download_bytes,
-            exact: model.is_exact,
-            drafter: &model.drafter,
-            memory_bytes: model.memory_bytes,
-            pictures: model.pictures,
-            fits: usable.map(|usable| model.memory_bytes <= usable),
-            here: places.locate(&ModelRef::parse(&model.name)).is_ok(),
-        }
+        let fits = usable.map(|usable| model.memory_bytes <= usable);
+        Self { model, fits, here: places.locate(&ModelRef::parse(&model.name)).is_ok() }
     }
 
     /// The words of the line about this model.
     fn cells(&self) -> [String; 7] {
-        let known = KnownModel::named(self.name);
-        let fits = self.fits.map_or("unknown", |fits| if fits { "yes" } else { "no" });
+        let Self { model, fits, here } = self;
+        let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let hub = model.hub.as_ref().map(ToString::to_string);
         [
-            self.name.to_owned(),
-            self.hub.clone().unwrap_or_else(|| "a Python package".to_owned()),
-            known.map(KnownModel::size).unwrap_or_default(),
-            known.map(KnownModel::memory).unwrap_or_default(),
-            fits.to_owned(),
-            if self.here { "yes" } else { "no" }.to_owned(),
-            format!("{}{}", self.drafter, if self.pictures { "; reads images" } else { "" }),
+            model.name.clone(),
+            hub.unwrap_or_else(|| "a Python package".to_owned()),
+            model.size(),
+            model.memory(),
+            fits.map_or("unknown".to_owned(), word),
+            word(*here),
+            format!("{}{}", model.drafter, if model.pictures { "; reads images" } else { "" }),
         ]
     }
 }

@@ -99,8 +99,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Models(args) => models::run(&args, screen).await,
         Command::Rm(args) => rm::run(&args, screen).await,
         Command::Inspect(args) => inspect::run(&args, screen).await,
-        Command::Completions(args) => completions::run(&args, screen),
-        Command::Man(args) => completions::man(&args, screen),
+        Command::Completions { shell } => completions::run(shell, screen),
+        Command::Man { dir } => completions::man(dir.as_deref(), screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => other_program::run("paceline-bench", &args.words),
     };

@@ -108,25 +108,17 @@ pub enum Command {
     #[command(disable_help_flag = true)]
     Bench(OtherArgs),
     /// Print the completions of a shell
-    Completions(CompletionsArgs),
+    Completions {
+        /// Shell that reads what is printed
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Print the page of the manual, or write one for each command into a directory
-    Man(ManArgs),
-}
-
-/// Arguments of `paceline completions`
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// Shell that reads what is printed
-    #[arg(value_enum)]
-    pub shell: Shell,
-}
-
-/// Arguments of `paceline man`
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Directory for the pages; it has to exist
-    #[arg(value_name = "DIR")]
-    pub dir: Option<PathBuf>,
+    Man {
+        /// Directory for the pages; it has to exist
+        #[arg(value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// `paceline generate`

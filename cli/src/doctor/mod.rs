@@ -142,21 +142,20 @@ fn configuration(loaded: &Loaded) -> Vec<Check> {
 
 /// The report for people.
 fn text(checks: &[Check]) -> String {
+    let row = |check: &Check| {
+        let state = match check.state {
+            State::Ok => "ok",
+            State::Warning => "warning",
+            State::Problem => "problem",
+        };
+        let words = format!("{}; {}", check.fact, check.remedy);
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        [state, check.check, words.trim_end_matches(';')].map(str::to_owned)
+    };
     let rows: Vec<[String; 3]> = checks.iter().map(row).collect();
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     let (problems, warnings) = (count(State::Problem), count(State::Warning));
     format!("{}problems: {problems}, warnings: {warnings}\n", aligned(&rows))
-}
-
-fn row(check: &Check) -> [String; 3] {
-    let state = match check.state {
-        State::Ok => "ok",
-        State::Warning => "warning",
-        State::Problem => "problem",
-    };
-    let words = format!("{}; {}", check.fact, check.remedy);
-    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    [state.to_owned(), check.check.to_owned(), words.trim_end_matches(';').to_owned()]
 }
 
 #[cfg(test)]

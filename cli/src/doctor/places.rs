@@ -41,14 +41,11 @@ pub(super) async fn addresses(loaded: &Loaded, runs: bool) -> Vec<Check> {
 
 async fn answers(key: &'static str, address: SocketAddr) -> Check {
     let place = reachable(&address.to_string());
-    match timeout(CONNECT_LIMIT, TcpStream::connect(&place)).await {
-        Ok(Ok(_)) => Check::ok(key, format!("{address}, held by the service that runs")),
-        outcome => {
-            let why = match outcome {
-                Ok(Err(error)) => error.to_string(),
-                _ => format!("no answer within {} s", CONNECT_LIMIT.as_secs()),
-            };
-            let fact = format!("a service runs, but {address} takes no connection: {why}");
+    let connected = timeout(CONNECT_LIMIT, TcpStream::connect(&place)).await;
+    match connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())) {
+        Ok(_) => Check::ok(key, format!("{address}, held by the service that runs")),
+        Err(error) => {
+            let fact = format!("a service runs, but {address} takes no connection: {error}");
             Check::problem(key, fact, "`paceline restart gateway`")
         }
     }
@@ -72,19 +69,18 @@ fn not_free(key: &'static str, address: SocketAddr, error: &io::Error, installed
 /// The runtime directory, and the cache directory.
 pub(super) fn directories(loaded: &Loaded) -> Vec<Check> {
     let name = "runtime directory";
-    let run = match RuntimeDir::locate(&loaded.config) {
+    let located = RuntimeDir::locate(&loaded.config).and_then(|dir| {
+        let exists = dir.path().symlink_metadata().is_ok();
+        if exists { runtime_dir::private_dir(dir.path()).map(|()| dir) } else { Ok(dir) }
+    });
+    let run = match located {
+        Ok(dir) => directory(name, dir.path()),
         Err(error) => Check::problem(name, chain(&error), ""),
-        Ok(dir) if dir.path().symlink_metadata().is_err() => directory(name, dir.path()),
-        Ok(dir) => match runtime_dir::private_dir(dir.path()) {
-            Err(error) => Check::problem(name, chain(&error), ""),
-            Ok(()) => directory(name, dir.path()),
-        },
     };
+    let name = "cache directory";
     let cache = match platform::cache_dir() {
-        Some(dir) => directory("cache directory", &dir.join("paceline")),
-        None => {
-            Check::warning("cache directory", "none", "set $HOME, so that models can be pulled")
-        }
+        Some(dir) => directory(name, &dir.join("paceline")),
+        None => Check::warning(name, "none", "set $HOME, so that models can be pulled"),
     };
     vec![run, cache]
 }
@@ -98,15 +94,15 @@ fn directory(name: &'static str, dir: &Path) -> Check {
         return Check::problem(name, fact, "make that directory this user's, or set another");
     }
     let made = if there == dir { "" } else { ", made by the first start" };
-    room(name, format!("{shown}{made}"), platform::free_bytes(there).unwrap_or(u64::MAX))
+    room(name, format!("{shown}{made}"), platform::free_bytes(there))
 }
 
-fn room(name: &'static str, place: String, free: u64) -> Check {
+fn room(name: &'static str, place: String, free: Option<u64>) -> Check {
     match free {
         // The file system does not tell.
-        u64::MAX => Check::ok(name, place),
-        LOW_BYTES.. => Check::ok(name, format!("{place}: {} free", bytes(free))),
-        _ => {
+        None => Check::ok(name, place),
+        Some(free @ LOW_BYTES..) => Check::ok(name, format!("{place}: {} free", bytes(free))),
+        Some(free) => {
             let fact = format!("{place}: only {} free", bytes(free));
             Check::warning(name, fact, "make room on its file system")
         }
@@ -117,13 +113,10 @@ fn room(name: &'static str, place: String, free: u64) -> Check {
 pub(super) fn open_files() -> Check {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     let fact = format!("at most {soft} a process; many clients need {OPEN_FILES}");
+    let remedy = "raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of systemd)";
     match soft >= OPEN_FILES {
         true => Check::ok("open files", fact),
-        false => Check::warning(
-            "open files",
-            fact,
-            "raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of systemd)",
-        ),
+        false => Check::warning("open files", fact, remedy),
     }
 }
 
@@ -211,8 +204,8 @@ mod tests {
 
     #[test]
     fn little_room_is_a_warning() {
-        assert_eq!(room("cache directory", "f".into(), LOW_BYTES).state, State::Ok);
-        assert_eq!(room("cache directory", "f".into(), LOW_BYTES - 1).state, State::Warning);
+        assert_eq!(room("cache directory", "f".into(), Some(LOW_BYTES)).state, State::Ok);
+        assert_eq!(room("cache directory", "f".into(), Some(LOW_BYTES - 1)).state, State::Warning);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::name::{ModelName, NameError};
 
@@ -22,18 +22,18 @@ static TABLE: LazyLock<Vec<KnownModel>> = LazyLock::new(|| {
 });
 
 /// A model that is known to work.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
     /// Short name, which is accepted wherever a model is named.
     pub name: String,
     /// Name of the model on the hub. `None` for smollm2, which is not fetched from a hub.
-    #[serde(default, deserialize_with = "hub_name")]
+    #[serde(default)]
     pub hub: Option<ModelName>,
     /// Bytes that a pull fetches.
     pub download_bytes: u64,
     /// Whether `download_bytes` is counted; else it is computed from parameters and bits.
-    #[serde(default)]
+    #[serde(default, rename(serialize = "exact"))]
     pub is_exact: bool,
     /// Bytes of weights and of the KV of a conversation, about.
     pub memory_bytes: u64,
@@ -96,9 +96,17 @@ fn decimal(bytes: u64) -> String {
     }
 }
 
-fn hub_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelName>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    ModelName::on_hub(&text).map(Some).map_err(serde::de::Error::custom)
+impl<'de> Deserialize<'de> for ModelName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::on_hub(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for ModelName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 #[cfg(test)]

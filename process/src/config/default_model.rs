@@ -1,7 +1,6 @@
 //! The model that is served if nothing names one: smollm2, which talks. Where it is not on this
 //! machine, the embedded demo model takes its place.
 
-use super::TargetConfig;
 use crate::checkpoints::{DEMO_TARGET, KnownModel, ModelPlaces, ModelRef, SMOLLM2};
 
 /// Environment variable with the model that a process chose because nothing names one. The processes
@@ -35,11 +34,6 @@ impl DefaultModel {
         let is_stand_in = places.locate(&ModelRef::Smollm2).is_err();
         let name = if is_stand_in { DEMO_TARGET } else { SMOLLM2 };
         Some(Self { name: name.to_owned(), is_stand_in })
-    }
-
-    /// Puts the model into the settings.
-    pub(super) fn apply(&self, target: &mut TargetConfig) {
-        target.model.clone_from(&self.name);
     }
 }
 

@@ -149,7 +149,7 @@ impl Loaded {
         let default_model =
             DefaultModel::of(layers.section("target"), chosen, &ModelPlaces::of_user());
         if let Some(model) = &default_model {
-            model.apply(&mut config.target);
+            config.target.model.clone_from(&model.name);
             warnings.extend(model.is_stand_in.then(|| stand_in_sentence("")));
         }
         let Files { config: file, kept: kept_file } = files;
@@ -172,7 +172,7 @@ impl Loaded {
             return Some(stand_in_sentence(why));
         }
         SMOLLM2.clone_into(&mut model.name);
-        model.apply(&mut self.config.target);
+        SMOLLM2.clone_into(&mut self.config.target.model);
         None
     }
 
