@@ -1,5 +1,6 @@
 //! Digests of a file's content as the hub gives them, and their comparison with the bytes.
 
+use paceline_process::keys::hex;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
@@ -19,14 +20,6 @@ pub(crate) enum Hasher {
     Sha256(Sha256),
     GitBlob(Sha1),
     Unknown,
-}
-
-/// Two digests that should be equal.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch {
-    pub(crate) kind: &'static str,
-    pub(crate) expected: String,
-    pub(crate) found: String,
 }
 
 impl Hasher {
@@ -50,8 +43,8 @@ impl Hasher {
         }
     }
 
-    /// Compares the digest of the bytes with what was expected.
-    pub(crate) fn check(self, expected: &Expected) -> Result<(), Mismatch> {
+    /// Compares the digest of the bytes with what was expected. The error has both.
+    pub(crate) fn check(self, expected: &Expected) -> Result<(), String> {
         let (kind, expected, found) = match (self, expected) {
             (Self::Sha256(hasher), Expected::Sha256(expected)) => {
                 ("SHA-256", expected, hex(&hasher.finalize()))
@@ -61,10 +54,10 @@ impl Hasher {
             }
             _ => return Ok(()),
         };
-        if found == *expected {
-            return Ok(());
+        match found == *expected {
+            true => Ok(()),
+            false => Err(format!("expected {kind} {expected}, found {found}")),
         }
-        Err(Mismatch { kind, expected: expected.clone(), found })
     }
 }
 
@@ -72,10 +65,6 @@ impl Hasher {
 pub(crate) fn is_hex(text: &str, bytes: usize) -> bool {
     let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 2 * bytes && text.bytes().all(digit)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

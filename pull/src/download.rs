@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::client::{Answer, Client};
-use crate::digest::{Hasher, Mismatch};
+use crate::digest::Hasher;
 use crate::error::PullError;
 use crate::hub::RemoteFile;
 use crate::progress::Progress;
@@ -65,9 +65,8 @@ impl Download<'_> {
         let PartialFile { path, file, hasher, .. } = part;
         if let Err(mismatch) = hasher.check(&self.file.digest) {
             fs::remove_file(&path).map_err(|cause| PullError::at(&path, cause))?;
-            let Mismatch { kind, expected, found } = mismatch;
             return Err(PullError::Unusable(format!(
-                "{name}: expected {kind} {expected}, found {found}; the file was removed, run the command again"
+                "{name}: {mismatch}; the file was removed, run the command again"
             )));
         }
         settle(&file, &path, &whole).map_err(|cause| PullError::at(&path, cause))
