@@ -52,32 +52,29 @@ pub async fn converse(
             line = lines.recv() => line,
             _ = tokio::signal::ctrl_c() => None,
         };
-        match line.as_deref().map(str::trim) {
+        let outcome = match line.as_deref().map(str::trim) {
             None | Some("/bye" | "/quit") => break,
-            Some("") => {}
-            Some("/reset") => session.reset(),
-            Some(line) if is_image(line) => match session.show(line) {
-                Ok(note) => screen.note(&note),
-                Err(failure) => {
-                    screen.complain(&failure.to_string());
-                    failed = Some(Failure { message: String::new(), ..failure });
-                }
-            },
+            Some("") => Ok(()),
+            Some("/reset") => {
+                session.reset();
+                Ok(())
+            }
+            Some(line) if is_image(line) => session.show(line).map(|note| screen.note(&note)),
             Some(command) if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 screen.note(&format!(
                     "unknown command {command}; there are /image F, /reset and /bye"
                 ));
+                Ok(())
             }
-            Some(text) => {
-                if let Err(failure) = session.turn(text, screen).await {
-                    screen.complain(&failure.to_string());
-                    let gone = failure.exit == UNREACHABLE;
-                    // Shown now, so not again at the end.
-                    failed = Some(Failure { message: String::new(), ..failure });
-                    if gone && !person {
-                        break;
-                    }
-                }
+            Some(text) => session.turn(text, screen).await,
+        };
+        if let Err(failure) = outcome {
+            screen.complain(&failure.to_string());
+            let gone = failure.exit == UNREACHABLE;
+            // Shown now, so not again at the end.
+            failed = Some(Failure { message: String::new(), ..failure });
+            if gone && !person {
+                break;
             }
         }
     }
