@@ -58,16 +58,6 @@ impl Failure {
         Self::new(USAGE, Code::InvalidArgument, "USAGE", message)
     }
 
-    /// A feature of the contract that is not served yet.
-    pub fn not_yet(what: impl fmt::Display) -> Self {
-        Self::new(
-            REFUSED,
-            Code::Unimplemented,
-            "NOT_YET",
-            format!("not in this version yet: {what}"),
-        )
-    }
-
     /// The command [`SELFTEST`], [`BENCH`] or [`RUN`] found a fault, or could not run.
     pub fn measuring(reason: &str, message: impl Into<String>) -> Self {
         Self::new(REFUSED, Code::FailedPrecondition, reason, message)

@@ -2,41 +2,32 @@
 //! the other programs beside it.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::PathBuf;
 use std::process::{ExitCode, Output, Stdio};
 
 use clap::Parser;
-use paceline_process::{Exit, Loaded, chain, lifecycle};
+use paceline_process::{Exit, Loaded, lifecycle};
 
 use crate::failure::{Failure, USAGE};
 use crate::screen::Screen;
-
-/// Why a program of ours cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
-    /// The system does not tell where this program is.
-    #[error("cannot find this program's own directory")]
-    OwnDirectory(#[source] io::Error),
-    /// It is not beside this program.
-    #[error("expected {} beside this program, found nothing; build or install all of them", .0.display())]
-    Missing(PathBuf),
-}
-
-impl From<ProgramError> for Failure {
-    fn from(error: ProgramError) -> Self {
-        Self::refused_here(chain(&error))
-    }
-}
 
 /// The path of another program of ours, which lies beside this one.
 ///
 /// # Errors
 /// The program, or the directory of this one, cannot be found.
-pub fn beside(name: &str) -> Result<PathBuf, ProgramError> {
+pub fn beside(name: &str) -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let path = own.map_err(ProgramError::OwnDirectory)?.with_file_name(name);
-    if path.is_file() { Ok(path) } else { Err(ProgramError::Missing(path)) }
+    let own = own.map_err(|error| {
+        Failure::refused_here(format!("cannot find this program's own directory: {error}"))
+    })?;
+    let path = own.with_file_name(name);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(Failure::refused_here(format!(
+            "expected {} beside this program, found nothing; build or install all of them",
+            path.display()
+        ))),
+    }
 }
 
 /// Runs a program of ours to its end, under the settings of `loaded`. It ends with the future.

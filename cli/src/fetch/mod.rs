@@ -261,12 +261,8 @@ fn announcement(
         0 => String::new(),
         kv => format!(" and {} of KV for a conversation", bytes(kv)),
     };
-    let (place, verdict) = match (device.on_gpu, fits) {
-        (true, true) => ("GPU", "fits"),
-        (false, true) => ("CPU", "fits"),
-        (true, false) => ("GPU", "does not fit"),
-        (false, false) => ("CPU", "does not fit"),
-    };
+    let place = if device.on_gpu { "GPU" } else { "CPU" };
+    let verdict = if fits { "fits" } else { "does not fit" };
     format!(
         "{name} is not on this machine ({key}); it is fetched from {}\n  disk    {} to fetch in {} files, {free} free\n  memory  about {} of weights ({}){kv}; {usable} can be used now\n  {verdict} this machine ({place})",
         plan.hub,

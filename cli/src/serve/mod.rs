@@ -20,7 +20,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use paceline_client::failure::{INTERRUPTED, USAGE};
 use paceline_client::own_service::remove_own_dir;
-use paceline_client::program::{ProgramError, beside};
+use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
 use paceline_process::checkpoints::ModelPlaces;
 use paceline_process::config::SupervisorConfig;
@@ -108,7 +108,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     loaded.config.resolve_models().map_err(bad)?;
     let config = &loaded.config;
     let model_dir = config.model_dir().map_err(bad)?;
-    let programs = programs().map_err(|error| refuse(Exit::Unavailable, chain(&error)))?;
+    let programs = programs().map_err(|failure| refuse(Exit::Unavailable, failure.message))?;
     let dir = RuntimeDir::locate(config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;
     let _lock = dir.lock("service").map_err(unusable)?;
@@ -207,7 +207,7 @@ fn next_steps(listeners: &FrontListeners, config: &Config) -> Vec<String> {
 }
 
 /// The directory of this program, which must have the programs of both children.
-fn programs() -> Result<PathBuf, ProgramError> {
+fn programs() -> Result<PathBuf, Failure> {
     let paths = [beside("paceline-supervisor")?, beside("paceline-gateway")?];
     Ok(paths[0].parent().map(PathBuf::from).unwrap_or_default())
 }

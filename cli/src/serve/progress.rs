@@ -21,7 +21,7 @@ pub enum Show {
 }
 
 /// State that `serve` has shown so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
     /// Name of the configured model.
     model: String,
@@ -49,17 +49,7 @@ pub fn ready(status: &StatusResponse) -> bool {
 impl Progress {
     /// Nothing shown yet. `sparse`: there is no terminal.
     pub fn new(model: String, address: String, sparse: bool) -> Self {
-        Self {
-            model,
-            dir: None,
-            address,
-            sparse,
-            seen: None,
-            quarter: 0,
-            served: false,
-            loading: None,
-            lost: None,
-        }
+        Self { model, address, sparse, ..Self::default() }
     }
 
     /// Whether the service was ready once.

@@ -19,7 +19,7 @@ use paceline_process::environment::env_os;
 use paceline_process::lifecycle::PARENT_FD;
 use paceline_process::listen::{self, Front};
 use paceline_process::notify::MANAGER_VARIABLES;
-use paceline_process::{Clock, RuntimeDir, chain, telemetry};
+use paceline_process::{Clock, RuntimeDir, telemetry};
 use tokio::process::Child;
 
 use crate::failure::Failure;
@@ -90,7 +90,7 @@ impl Stage {
         let refused = move |what: String| Failure::measuring(command, what);
         let cannot =
             |what: &'static str| move |error: io::Error| refused(format!("cannot {what}: {error}"));
-        let program = beside("paceline").map_err(|error| refused(chain(&error)))?;
+        let program = beside("paceline").map_err(|failure| refused(failure.message))?;
         let name = command.to_lowercase();
         let place = nix::unistd::mkdtemp(format!("{STAGE_PREFIX}{name}.XXXXXX").as_str())
             .map_err(io::Error::from)
