@@ -35,60 +35,17 @@ const MAX_REVISION_BYTES: u64 = 256;
 /// Why no directory is known for a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelNotFound {
-    /// An embedded model is not where it is installed.
-    #[error(
-        "the embedded model {0} was not found beside the program; install it again, or name another model"
-    )]
-    Embedded(&'static str),
     /// A directory that does not exist.
     #[error("expected a model directory, found nothing at {}", .0.display())]
     Directory(PathBuf),
-    /// A path with something else than a model in safetensors.
-    #[error("expected a model directory, found {found} at {}; {advice}", path.display())]
-    OtherKind {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        found: String,
-        /// What to do.
-        advice: &'static str,
-    },
     /// A word that is neither a directory nor a name.
     #[error(
         "expected a model directory, org/name or org/name/folder of a hub, or a name that `paceline models --known` lists, found {0:?}, and no directory of that name"
     )]
     Word(String),
-    /// A model of a hub that was not pulled.
-    #[error(
-        "{name} was not pulled: nothing whole is at {place}; run `paceline pull {}`{hint}",
-        short(name)
-    )]
-    NotPulled {
-        /// The model.
-        name: ModelName,
-        /// Where it would be.
-        place: String,
-        /// Names that may have been meant instead; empty or a clause.
-        hint: String,
-    },
-    /// The small language model was not pulled.
-    #[error("smollm2 is not there: found nothing whole at {place}; run `paceline pull smollm2`")]
-    Smollm2 {
-        /// Where it would be.
-        place: String,
-    },
-    /// `~/` without a home.
-    #[error("expected $HOME to be set for a path that begins with ~/; write the whole path")]
-    NoHome,
-    /// A path that cannot be made absolute.
-    #[error("cannot find out the absolute path of {}", path.display())]
-    Absolute {
-        /// The path as written.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        cause: std::io::Error,
-    },
+    /// A model that is not there, or a path with something else, and what to do.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// Where models lie on this machine.
@@ -136,10 +93,17 @@ impl ModelPlaces {
     /// safetensors.
     pub fn locate(&self, model: &ModelRef) -> Result<PathBuf, ModelNotFound> {
         match model {
-            ModelRef::Embedded(model) => model.dir().ok_or(ModelNotFound::Embedded(model.name)),
+            ModelRef::Embedded(model) => model.dir().ok_or_else(|| {
+                ModelNotFound::Unusable(format!(
+                    "the embedded model {} was not found beside the program; install it again, or name another model",
+                    model.name
+                ))
+            }),
             ModelRef::Directory(path) => existing(path),
             ModelRef::BelowHome(path) => {
-                existing(&self.home.as_ref().ok_or(ModelNotFound::NoHome)?.join(path))
+                let what = "expected $HOME to be set for a path that begins with ~/; write the whole path";
+                let home = self.home.as_ref();
+                existing(&home.ok_or_else(|| ModelNotFound::Unusable(what.to_owned()))?.join(path))
             }
             ModelRef::DirectoryIfThere(path) => match model.hub_name() {
                 Some(name) => self.named(&name),
@@ -152,7 +116,10 @@ impl ModelPlaces {
                 let dir = self.own.as_ref().map(|own| own.join(SMOLLM2));
                 match dir.filter(|dir| missing_files(dir).is_empty()) {
                     Some(dir) => Ok(dir),
-                    None => Err(ModelNotFound::Smollm2 { place: self.shown(SMOLLM2) }),
+                    None => Err(ModelNotFound::Unusable(format!(
+                        "smollm2 is not there: found nothing whole at {}; run `paceline pull smollm2`",
+                        self.shown(SMOLLM2)
+                    ))),
                 }
             }
             ModelRef::Named(name) => self.named(name),
@@ -172,11 +139,11 @@ impl ModelPlaces {
             true => format!(", or write ./{name} for the directory of that name"),
             false => String::new(),
         };
-        Err(ModelNotFound::NotPulled {
-            name: name.clone(),
-            place: self.shown(&format!("{}/{CURRENT}", name.folder())),
-            hint,
-        })
+        Err(ModelNotFound::Unusable(format!(
+            "{name} was not pulled: nothing whole is at {}; run `paceline pull {}`{hint}",
+            self.shown(&format!("{}/{CURRENT}", name.folder())),
+            short(name)
+        )))
     }
 
     /// The whole snapshot of `refs/main`, else the newest whole one. Of a model in a folder of its
@@ -375,23 +342,28 @@ fn existing(path: &Path) -> Result<PathBuf, ModelNotFound> {
     if !path.exists() {
         return Err(ModelNotFound::Directory(path.to_path_buf()));
     }
-    let path = std::path::absolute(path)
-        .map_err(|cause| ModelNotFound::Absolute { path: path.to_path_buf(), cause })?;
+    let path = std::path::absolute(path).map_err(|cause| {
+        let place = path.display();
+        ModelNotFound::Unusable(format!("cannot find out the absolute path of {place}: {cause}"))
+    })?;
     if path.join(CONFIG).exists() {
         return Ok(path);
     }
     let repository = if path.ends_with("snapshots") { path.parent() } else { Some(path.as_path()) };
-    if let Some(repository) = repository.filter(|dir| dir.join("snapshots").is_dir()) {
-        return whole_snapshot(repository, None).ok_or_else(|| ModelNotFound::OtherKind {
-            found: "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
-            advice: "fetch the model again, or name the folder that has its config.json",
-            path,
-        });
-    }
-    match other_kind(&path) {
-        None => Ok(path),
-        Some((found, advice)) => Err(ModelNotFound::OtherKind { path, found, advice }),
-    }
+    let found = match repository.filter(|dir| dir.join("snapshots").is_dir()) {
+        Some(repository) => match whole_snapshot(repository, None) {
+            Some(dir) => return Ok(dir),
+            None => Some((
+                "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
+                "fetch the model again, or name the folder that has its config.json",
+            )),
+        },
+        None => other_kind(&path),
+    };
+    let Some((found, advice)) = found else { return Ok(path) };
+    let place = path.display();
+    let what = format!("expected a model directory, found {found} at {place}; {advice}");
+    Err(ModelNotFound::Unusable(what))
 }
 
 /// What to do about a file in another format.
