@@ -54,7 +54,7 @@ place() {
 
 # wrapper NAME: makes an executable of standard input.
 # The wrappers are bash. dash drops variables with a hyphen in their names from the environment, and cargo passes such
-# variables to the compiler (CARGO_BIN_EXE_paceline-drafter).
+# variables to the compiler (CARGO_BIN_EXE_paceline-pull).
 wrapper() {
     cat >"$1"
     chmod +x "$1"

@@ -24,7 +24,7 @@ const COMMANDS: [(&str, i32, i32); 42] = [
     ("config show", 0, 2),
     ("config unset limits.queue", 0, 2),
     ("diagnose --yes --output {none}/x", 2, 2),
-    ("doctor --json", 1, 1),
+    ("doctor --json", 0, 1),
     ("drafter start", 3, 2),
     ("drafter stop", 3, 2),
     ("drafter swap", 3, 2),
@@ -78,7 +78,7 @@ impl Place {
         let run = dir.path().join("run");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = listener.local_addr().unwrap();
-        let good = format!("[supervisor]\nruntime_dir = {run:?}\n[gateway]\ngrpc = \"{nobody}\"\n");
+        let good = format!("[supervisor]\nruntime_dir = {run:?}\n[gateway]\ngrpc = \"{nobody}\"\nhttp = \"\"\n");
         std::fs::write(dir.path().join("good.toml"), good).unwrap();
         std::fs::write(dir.path().join("broken.toml"), "[target]\nmodle = \"x\"\n").unwrap();
         Self(dir)
