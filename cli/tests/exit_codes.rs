@@ -78,7 +78,9 @@ impl Place {
         let run = dir.path().join("run");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = listener.local_addr().unwrap();
-        let good = format!("[supervisor]\nruntime_dir = {run:?}\n[gateway]\ngrpc = \"{nobody}\"\nhttp = \"\"\n");
+        let good = format!(
+            "[supervisor]\nruntime_dir = {run:?}\n[gateway]\ngrpc = \"{nobody}\"\nhttp = \"\"\n"
+        );
         std::fs::write(dir.path().join("good.toml"), good).unwrap();
         std::fs::write(dir.path().join("broken.toml"), "[target]\nmodle = \"x\"\n").unwrap();
         Self(dir)
