@@ -3,8 +3,6 @@
 
 mod bodies;
 mod bombs;
-#[path = "../../tests/harness/built.rs"]
-mod built;
 mod chat_completions;
 mod crowd;
 mod door;

@@ -9,7 +9,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::built::built;
+use crate::stage::program::built::built;
 
 fn demo() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")

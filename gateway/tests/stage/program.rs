@@ -1,7 +1,7 @@
 //! The program itself, in a process of its own: for tests of memory and time.
 
 #[path = "../../../tests/harness/built.rs"]
-mod built;
+pub mod built;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
