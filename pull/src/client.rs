@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
 use ureq::http::{HeaderMap, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 use ureq::{Agent, Body};
@@ -26,6 +27,8 @@ pub(crate) struct Client {
     agent: Agent,
     endpoint: Endpoint,
     token: Option<Token>,
+    /// Whether there is any certificate to trust.
+    has_certificates: bool,
 }
 
 /// The user's token. Has no `Debug`, so that it is never printed.
@@ -53,6 +56,8 @@ impl Client {
                 found: "other characters".to_owned(),
             });
         }
+        let certificates = rustls_native_certs::load_native_certs().certs;
+        let has_certificates = !certificates.is_empty();
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -61,9 +66,10 @@ impl Client {
             .timeout_per_read(Some(READ_TIMEOUT))
             .timeout_per_write(Some(READ_TIMEOUT))
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls())
+            .tls_config(tls(&certificates))
             .build();
-        Ok(Self { agent: config.new_agent(), endpoint, token: token.map(Token) })
+        let (agent, token) = (config.new_agent(), token.map(Token));
+        Ok(Self { agent, endpoint, token, has_certificates })
     }
 
     /// The hub.
@@ -86,6 +92,10 @@ impl Client {
                 request = request.header("authorization", format!("Bearer {token}"));
             }
             let host = url.origin.authority.clone();
+            // Without this the reason would be an unknown issuer, which sounds like the server's fault.
+            if url.origin.is_https && !self.has_certificates {
+                return Err(PullError::NoCertificates { what: what.into(), host });
+            }
             let network =
                 |cause| PullError::Network { what: what.into(), host: host.clone(), cause };
             let response = request.call().map_err(network)?;
@@ -141,10 +151,9 @@ impl Client {
     }
 }
 
-/// Certificates of the system, or of SSL_CERT_FILE.
-fn tls() -> TlsConfig {
-    let found = rustls_native_certs::load_native_certs();
-    let certificates = found.certs.iter().map(|one| Certificate::from_der(one.as_ref()).to_owned());
+/// Trusts these certificates alone: those of the system, or of SSL_CERT_FILE.
+fn tls(trusted: &[CertificateDer<'_>]) -> TlsConfig {
+    let certificates = trusted.iter().map(|one| Certificate::from_der(one.as_ref()).to_owned());
     TlsConfig::builder()
         .provider(TlsProvider::Rustls)
         .root_certs(RootCerts::Specific(Arc::new(certificates.collect())))

@@ -29,6 +29,11 @@ pub(crate) enum PullError {
         #[source]
         cause: ureq::Error,
     },
+    /// The system has no certificates, so that no server can be trusted.
+    #[error(
+        "cannot fetch {what} from {host}: expected certificates of this system, found none; install them (on Debian: apt-get install ca-certificates), or set SSL_CERT_FILE to a file of certificates"
+    )]
+    NoCertificates { what: String, host: String },
     /// A file ended before its size, as often as it was asked for.
     #[error(
         "{what}: expected {expected} bytes, found {found} at the end of the answer; run the command again: it goes on there"
@@ -91,7 +96,10 @@ impl PullError {
     pub(crate) fn exit(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::NoCache => USAGE,
-            Self::Network { .. } | Self::Truncated { .. } | Self::Registry { .. } => UNREACHABLE,
+            Self::Network { .. }
+            | Self::NoCertificates { .. }
+            | Self::Truncated { .. }
+            | Self::Registry { .. } => UNREACHABLE,
             _ => REFUSED,
         }
     }

