@@ -49,7 +49,7 @@ from_archive() {
     found=$($sums <"$file" | cut -d ' ' -f 1)
     [ "$found" = "$expected" ] || die "expected an archive with SHA-256 $expected, found $found; nothing was installed"
     mkdir "$work/unpacked"
-    tar -xzf "$file" -C "$work/unpacked"
+    tar -xzf "$file" -C "$work/unpacked" || die "expected a release archive of Paceline, found a file that tar cannot unpack: $archive"
     for inner in "$work/unpacked"/*/install.sh; do
         [ -f "$inner" ] || die "expected a release archive of Paceline, found one without install.sh: $archive"
         sh "$inner" "$@"
@@ -83,9 +83,12 @@ if [ "$order" = uninstall ]; then
         [ ! -d "$to/$dir" ] || find "$to/$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
     done
     for dir in share/bash-completion/completions share/zsh/site-functions share/fish/vendor_completions.d share/man/man1; do
-        rmdir "$to/$dir" "$to/${dir%/*}" 2>/dev/null || true
+        rmdir "$to/$dir" 2>/dev/null || true
     done
-    for dir in share/doc share lib bin; do rmdir "$to/$dir" 2>/dev/null || true; done
+    parents="share/bash-completion share/zsh share/fish share/doc"
+    # Those of /usr/local are the system's.
+    [ "$to" = /usr/local ] || parents="$parents share/man share lib bin"
+    for dir in $parents; do rmdir "$to/$dir" 2>/dev/null || true; done
     printf 'Removed from %s.\n' "$to"
     exit 0
 fi

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Makes dist/paceline-VERSION-TARGET.tar.gz: programs, MLX's library, OpenBLAS on Linux, the embedded pair, the files for
 # systemd and launchd, licences of all parts, a list of parts, checksums, and an install.sh. Beside it: its checksum, the
-# list of parts, and a formula of Homebrew. Nothing in it depends on this machine's directories. PROFILE=dev tries it with the build of the tests,
-# OUT=DIR puts it elsewhere.
+# list of parts, the install.sh, and a formula of Homebrew. Nothing in it depends on this machine's directories. PROFILE=dev
+# tries it with the build of the tests, OUT=DIR puts it elsewhere.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -55,6 +55,7 @@ digest = hashlib.sha256(archive.read_bytes()).hexdigest()
 archive.with_name(archive.name + ".sha256").write_text(f"{digest}  {archive.name}\n")
 PY
 install -m 644 "$root/share/doc/paceline/sbom.cdx.json" "$out/$name.cdx.json"
+install -m 755 deploy/install.sh "$out/install.sh"
 digest=$(cut -d ' ' -f 1 "$out/$name.tar.gz.sha256")
 repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 sed -e "s|@URL@|$repository/releases/download/v$version/$name.tar.gz|" -e "s|@VERSION@|$version|" -e "s|@SHA256@|$digest|" \

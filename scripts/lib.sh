@@ -78,13 +78,14 @@ end_build() {
     mv -f "$mark.new" "$mark"
 }
 
-# is_built DIR: whether the programs in this directory are of these sources.
+# is_built DIR: whether the programs in this directory are of these sources. What git ignores is none of them, nor is what
+# tests leave in hidden directories, nor the workspace of the fuzz targets.
 is_built() {
     mark=$(built_mark "$1")
     [ -f "$mark" ] || return 1
     for program in $PROGRAMS; do [ -x "$1/$program" ] || return 1; done
-    newer=$(find "$ROOT" \( -path "$ROOT/target" -o -path "$1" -o -path "$ROOT/dist" -o -name .git -o -name __pycache__ \) -prune -o \
-        -type f ! -name '*.md' -newer "$mark" -print | head -n 1)
+    newer=$(find "$ROOT" \( -path "$ROOT/target" -o -path "$1" -o -path "$ROOT/dist" -o -path "$ROOT/fuzz" -o -path "$ROOT/.*" \
+        -o -path "$ROOT/*/.*" -o -name __pycache__ \) -prune -o -type f ! -name '*.md' -newer "$mark" -print | head -n 1)
     [ -z "$newer" ]
 }
 

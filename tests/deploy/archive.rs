@@ -10,9 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_tests::{programs, repository, skip, wait};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 #[track_caller]
-fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -20,8 +21,13 @@ fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
+/// The SHA-256 of these bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A script of the repository, on the programs of the tests.
-fn script(name: &str, out: &Path) -> Command {
+pub(crate) fn script(name: &str, out: &Path) -> Command {
     let mut command = Command::new("sh");
     command.arg(repository().join("scripts").join(name)).env("OUT", out);
     command.env("PROFILE", "dev").env("BUILD", "no");
@@ -29,7 +35,7 @@ fn script(name: &str, out: &Path) -> Command {
 }
 
 /// The only file in `dir` that ends so.
-fn only(dir: &Path, ending: &str) -> PathBuf {
+pub(crate) fn only(dir: &Path, ending: &str) -> PathBuf {
     let files = fs::read_dir(dir).expect("there").flatten().map(|file| file.path());
     let mut found = files.filter(|path| path.to_string_lossy().ends_with(ending));
     let first = found.next().unwrap_or_else(|| panic!("no {ending} in {}", dir.display()));
@@ -143,7 +149,7 @@ impl Drop for Serving<'_> {
     }
 }
 
-fn temporary() -> tempfile::TempDir {
+pub(crate) fn temporary() -> tempfile::TempDir {
     programs();
     tempfile::Builder::new().prefix("pl").tempdir().expect("a temporary directory")
 }
@@ -215,6 +221,32 @@ fn a_release_archive_serves_where_it_was_unpacked() {
     fs::write(root.join("bin/paceline-pull"), "damaged").expect("written");
     let output = Command::new("sh").arg(root.join("install.sh")).arg(&prefix).output().expect("sh");
     assert!(!output.status.success() && !prefix.join("bin").exists(), "{output:?}");
+}
+
+#[test]
+#[ignore = "more: packs 300 MB"]
+fn the_formula_of_homebrew_names_the_archive_and_its_digest() {
+    let temp = temporary();
+    let out = temp.path().join("dist");
+    run(&mut script("dist.sh", &out));
+    let archive = only(&out, ".tar.gz");
+    let digest = hex(&fs::read(&archive).expect("there"));
+    let formula = fs::read_to_string(out.join("paceline.rb")).expect("there");
+    let name = archive.file_name().expect("a name").to_string_lossy();
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = [
+        format!(
+            "  url \"https://github.com/paceline/paceline/releases/download/v{version}/{name}\"\n"
+        ),
+        format!("  version \"{version}\"\n"),
+        format!("  sha256 \"{digest}\"\n"),
+    ];
+    expected.iter().for_each(|line| assert!(formula.contains(line), "{line}: {formula}"));
+    assert!(!formula.contains('@'), "a placeholder is left: {formula}");
+    // Ruby is no part of what the tests install.
+    if let Ok(output) = Command::new("ruby").arg("-c").arg(out.join("paceline.rb")).output() {
+        assert!(output.status.success(), "{output:?}");
+    }
 }
 
 #[test]

@@ -9,14 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use paceline_tests::{programs, repository};
-use sha2::{Digest as _, Sha256};
+
+use crate::archive::{hex, run};
 
 fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("pl").tempdir().expect("a temporary directory")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write(path: &Path, text: &str) {
@@ -43,14 +40,7 @@ fn archive(dir: &Path) -> PathBuf {
     let sum = |name: &str| format!("{}  {name}\n", hex(&fs::read(root.join(name)).expect("there")));
     write(&root.join("SHA256SUMS"), &names.map(sum).concat());
     let path = dir.join("paceline-0-here.tar.gz");
-    let tar = Command::new("tar")
-        .arg("-czf")
-        .arg(&path)
-        .arg("-C")
-        .arg(dir)
-        .arg("paceline-0-here")
-        .status();
-    assert!(tar.expect("tar").success());
+    run(Command::new("tar").arg("-czf").arg(&path).arg("-C").arg(dir).arg("paceline-0-here"));
     path
 }
 
@@ -62,7 +52,7 @@ fn install(words: &[&str], digest: &str) -> Output {
 }
 
 /// Serves these files at these paths until the test ends; its address.
-fn server(files: Vec<(&'static str, Vec<u8>)>) -> String {
+pub(crate) fn server(files: Vec<(&'static str, Vec<u8>)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = format!("http://{}", listener.local_addr().expect("bound"));
     std::thread::spawn(move || {
@@ -94,21 +84,37 @@ fn an_archive_is_installed_only_with_its_digest_and_removed_by_its_list() {
     let bytes = fs::read(&path).expect("made");
     let (digest, prefix) = (hex(&bytes), temp.path().join("prefix"));
     let to = text(&prefix);
+    write(&temp.path().join("other/README"), "another archive");
+    run(Command::new("tar").args(["-czf", "other.tar.gz", "other"]).current_dir(temp.path()));
+    let other = fs::read(temp.path().join("other.tar.gz")).expect("made");
     let address = server(vec![
         ("good.tar.gz", bytes.clone()),
         ("good.tar.gz.sha256", format!("{digest}  good.tar.gz\n").into_bytes()),
         ("bad.tar.gz", bytes.clone()),
         ("bad.tar.gz.sha256", format!("{}  bad.tar.gz\n", hex(b"other")).into_bytes()),
         ("bare.tar.gz", bytes),
+        ("other.tar.gz", other.clone()),
+        ("page.tar.gz", b"a page of a proxy".to_vec()),
     ]);
     let url = |name: &str| format!("{address}/{name}.tar.gz");
 
+    let (other, page) = (hex(&other), hex(b"a page of a proxy"));
     let refused = [
         (text(&path), "", "expected the digest of "),
         (text(&path), "0123", "expected an archive with SHA-256 0123, found "),
         (url("bad"), "", "expected an archive with SHA-256 "),
         (url("bare"), "", "cannot fetch "),
         (url("none"), "", "cannot fetch "),
+        (
+            url("other"),
+            &other,
+            "expected a release archive of Paceline, found one without install.sh",
+        ),
+        (
+            url("page"),
+            &page,
+            "expected a release archive of Paceline, found a file that tar cannot",
+        ),
         (format!("{}x.tar.gz", text(&path)), &digest, "expected an archive, found nothing at "),
     ];
     for (from, digest, expected) in refused {
@@ -135,44 +141,52 @@ fn an_archive_is_installed_only_with_its_digest_and_removed_by_its_list() {
     assert!(!output.status.success(), "nothing is installed there: {output:?}");
 }
 
+/// A source tree with the programs of this build, as `make build` leaves one.
+fn built_tree(tree: &Path) {
+    fs::create_dir_all(tree).expect("made");
+    let copy = "git ls-files -z | tar -cf - --null -T - | tar -xf - -C \"$0\"";
+    run(Command::new("sh").args(["-c", copy]).arg(tree).current_dir(repository()));
+    let bin = tree.join("target/debug");
+    fs::create_dir_all(bin.join("parts")).expect("made");
+    for name in ["paceline", "paceline-worker", "paceline-pull"] {
+        fs::copy(programs().join(name), bin.join(name)).expect("copied");
+    }
+    for name in ["parts/THIRD-PARTY.txt", "parts/sbom.cdx.json", ".built"] {
+        write(&bin.join(name), "of a build");
+    }
+}
+
 #[test]
 #[ignore = "more: copies 300 MB"]
-fn an_installation_needs_no_cargo_and_nothing_of_it_is_left() {
+fn after_a_build_another_user_installs_without_cargo_and_nothing_of_it_is_left() {
     let temp = temporary();
     let path = |name: &str| temp.path().join(name);
     // Cargo of another user would build everything again.
-    write(&path("bin/cargo"), "#!/bin/sh\necho \"cargo $*\" >>\"${0%/*}/../calls\"\nexit 1\n");
+    write(&path("bin/cargo"), "#!/bin/sh\necho \"$*\" >>\"${0%/*}/../calls\"\nexit 1\n");
     fs::set_permissions(path("bin/cargo"), fs::Permissions::from_mode(0o755)).expect("set");
-    let programs = programs();
-    let script = |name: &str| {
-        let mut command = Command::new("sh");
-        command
-            .arg(repository().join("scripts").join(name))
-            .env("HOME", path("home"))
-            .env("PROFILE", "dev");
-        command.env("PATH", format!("{}:/usr/bin:/bin", path("bin").display())).env("BUILD", "no");
-        command.env("CARGO_TARGET_DIR", programs.parent().expect("a folder"));
-        command.env("DESTDIR", path("root")).env("PREFIX", "/opt/paceline");
-        let output = command.output().expect("sh");
-        assert!(output.status.success(), "{name}: {output:?}");
+    built_tree(&path("tree"));
+    let root = path("root").display().to_string();
+    let make = |recipe: &str, search: &str| {
+        let mut make = Command::new("make");
+        make.args([recipe, "PROFILE=dev", "PREFIX=/opt/paceline", &format!("DESTDIR={root}")]);
+        make.current_dir(path("tree")).env_clear().env("HOME", "/empty").env("PATH", search);
+        run(&mut make);
     };
-    for _ in 0..2 {
-        script("install.sh");
+    make("install", "/usr/bin:/bin");
+    // What a run of tests leaves in the tree is newer than the programs.
+    for name in ["tests/http_clients/.hypothesis/a", "scripts/__pycache__/a.pyc", "dist/a"] {
+        write(&path("tree").join(name), "left");
     }
-    let version = Command::new(path("root/opt/paceline/bin/paceline"))
-        .arg("--version")
-        .output()
-        .expect("it runs");
-    assert!(version.status.success(), "{version:?}");
-    assert!(path("root/opt/paceline/bin/paceline-drafter").is_symlink());
-    let calls = fs::read_to_string(path("calls")).unwrap_or_default();
-    assert!(calls.lines().all(|call| call.starts_with("cargo metadata --no-deps")), "{calls}");
-    script("uninstall.sh");
-    assert_eq!(
-        fs::read_dir(path("root/opt/paceline")).map_or(0, Iterator::count),
-        0,
-        "files are left"
-    );
+    make("install", &format!("{}:/usr/bin:/bin", path("bin").display()));
+    let installed = path("root/opt/paceline");
+    run(Command::new(installed.join("bin/paceline")).arg("--version"));
+    let link = fs::read_link(installed.join("bin/paceline-drafter")).expect("a link");
+    assert_eq!(link, Path::new("paceline-worker"));
+    // Where a build puts its files is asked, and nothing is built.
+    let calls = fs::read_to_string(path("calls")).expect("cargo was there");
+    assert!(calls.lines().all(|call| call.starts_with("metadata --no-deps")), "{calls}");
+    make("uninstall", "/usr/bin:/bin");
+    assert_eq!(fs::read_dir(installed).map_or(0, Iterator::count), 0, "files are left");
 }
 
 #[test]
@@ -206,6 +220,7 @@ fn programs_are_built_again_only_after_a_change_of_a_source() {
     write(&path("README.md"), "a new text");
     write(&path("target/test.log"), "a new log");
     write(&path("dist/paceline.rb"), "a new formula");
+    write(&path("tests/http_clients/.hypothesis/examples"), "what a test leaves");
     assert!(is_built(), "neither a document nor an output is a source");
     touch("cli/src/lib.rs", "202201010000");
     assert!(!is_built(), "a source is newer");
