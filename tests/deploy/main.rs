@@ -3,6 +3,8 @@
 //! started as a service manager starts them.
 
 mod archive;
+#[cfg(target_os = "linux")]
+mod clean;
 mod files;
 mod installer;
 mod manager;

