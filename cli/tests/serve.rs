@@ -198,6 +198,22 @@ fn a_gateway_whose_budget_is_spent_has_failed_and_the_service_goes_on() {
 }
 
 #[test]
+fn the_last_words_of_a_process_that_aborts_are_shown_and_those_of_a_killed_one_are_not() {
+    for (signal, are_shown) in [("ABRT", true), ("SEGV", true), ("KILL", false), ("TERM", false)] {
+        let script =
+            format!("test \"$lives\" = 0 && {{ echo the last words >&2; kill -{signal} $$; }}");
+        let stage = Stage::new(GOOD, &format!("{script}\n{GOOD}"));
+        let serve = stage.serve();
+        stage.wait_for("gateway start restarts=1");
+        serve.signal(Signal::SIGTERM);
+        let (code, _, err) = serve.end();
+        assert_eq!(code, Some(0), "{err}");
+        assert!(err.contains("the gateway was ended by signal"), "{err}");
+        assert_eq!(err.contains("the last words"), are_shown, "{signal}: {err}");
+    }
+}
+
+#[test]
 fn one_crash_costs_nothing() {
     let stage = Stage::new(&format!("test \"$lives\" = 0 && kill -9 $$\n{GOOD}"), GOOD);
     let serve = stage.serve();

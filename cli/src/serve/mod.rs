@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_client::channel::reachable;
 use paceline_client::failure::{INTERRUPTED, USAGE};
 use paceline_client::own_service::remove_own_dir;
 use paceline_client::program::beside;
@@ -58,6 +59,9 @@ const SHORTEST_SUPERVISOR_RETRY_MS: u64 = 1_000;
 const HANGS_TO_FREEZE: u64 = 3;
 /// A day: more than that means never, and stays within what a watchdog's variable can hold.
 const LONGEST_FREEZE_MS: u64 = 86_400_000;
+
+/// Signals that come from outside of a process.
+const KILLED: [i32; 2] = [Signal::SIGKILL as i32, Signal::SIGTERM as i32];
 
 /// Longest wait for workers that the supervisor did not end.
 const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -200,7 +204,7 @@ fn greet(listeners: &FrontListeners, tls: bool, dir: &RuntimeDir, screen: &mut S
 fn next_steps(listeners: &FrontListeners, config: &Config) -> Vec<String> {
     let scheme = if config.gateway.tls_cert.is_empty() { "http" } else { "https" };
     let http = listeners.http.as_ref().map(|http| {
-        let address = &http.address;
+        let address = reachable(&http.address);
         format!("clients: {scheme}://{address}/v1, page: {scheme}://{address}/")
     });
     http.into_iter().chain(["talk to it: paceline chat".to_owned()]).collect()
@@ -409,9 +413,9 @@ impl Shell<'_> {
                     0 => "now".to_owned(),
                     _ => format!("in {:.2} s", pause_ms as f64 / 1e3),
                 };
-                // A process that a signal ended has said nothing about it.
+                // A process that somebody else ended has said nothing about it. One that aborts has.
                 let words = match end {
-                    ChildEnd::Signal(_) => String::new(),
+                    ChildEnd::Signal(signal) if KILLED.contains(&signal) => String::new(),
                     _ => self.last_words(member),
                 };
                 format!("the {} {end}; starting it again {when}{words}", member.name())
