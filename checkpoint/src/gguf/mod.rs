@@ -1,5 +1,5 @@
 //! A reader of GGUF files, versions 2 and 3, little-endian: the metadata, and the tensors with their
-//! bytes. The file is a byte slice, and all that is read borrows from it.
+//! bytes. The file is a byte slice, and all that is read borrows from it. Its parts, in their order:
 //!
 //! ```text
 //! magic · version · number of tensors · number of pairs

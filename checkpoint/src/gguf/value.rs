@@ -18,7 +18,7 @@ pub(super) struct Value<'a> {
     kind: u32,
     /// Number of the items of an array.
     count: Option<u64>,
-    /// The items.
+    /// Bytes of the items, one after another.
     bytes: &'a [u8],
 }
 

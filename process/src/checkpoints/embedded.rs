@@ -35,7 +35,7 @@ impl EmbeddedModel {
         EMBEDDED.iter().find(is_there)
     }
 
-    /// Its directory.
+    /// Directory of the model. `None` if this program lies neither in an installation nor in a source tree.
     pub fn dir(&self) -> Option<PathBuf> {
         demo_dir(self.folder)
     }
