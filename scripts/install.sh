@@ -47,6 +47,7 @@ mkdir -p "$to/bin" "$to/lib/paceline" "$to/share/paceline/demo" "$to/share/doc/p
 mlx=$(mlx_dir "$bin") || die "$mlx"
 for file in "$mlx"/* "$mlx"/../../*.libs/*; do
     [ -f "$file" ] || continue
+    if [ -f "$bin/parts/lib/${file##*/}" ]; then file=$bin/parts/lib/${file##*/}; fi
     case $file in
         *.so | *.so.* | *.dylib | *.metallib) put 644 "$file" "$to/lib/paceline/${file##*/}" ;;
     esac

@@ -72,9 +72,16 @@ begin_build() {
 end_build() {
     # What the programs are made of, while cargo is at hand: `sudo make install` may have none.
     mlx=$(mlx_dir "$built") || die "$mlx"
-    mkdir -p "$built/parts"
+    rm -rf "$built/parts"
+    mkdir -p "$built/parts/lib"
+    for file in "$mlx"/*.*; do ln -s "$file" "$built/parts/lib/"; done
+    # Its symbols are a seventh of it. Stripped here, so that the list of parts has the digest of what is installed.
+    if [ -f "$mlx/libmlx.so" ] && have strip; then
+        rm "$built/parts/lib/libmlx.so"
+        strip --strip-unneeded -o "$built/parts/lib/libmlx.so" "$mlx/libmlx.so"
+    fi
     python3 -B scripts/parts.py --licences "$built/parts/THIRD-PARTY.txt" --sbom "$built/parts/sbom.cdx.json" \
-        --libraries "$mlx" --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"
+        --libraries "$built/parts/lib" --mlx "$(CDPATH='' cd -- "$mlx/../.." && pwd)"
     mv -f "$mark.new" "$mark"
 }
 

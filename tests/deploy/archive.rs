@@ -154,8 +154,10 @@ pub(crate) fn temporary() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("pl").tempdir().expect("a temporary directory")
 }
 
-/// A list of parts in CycloneDX: each crate has name, version, licence, address and digest.
-fn check_parts(path: &Path) {
+/// An installation's list of parts in CycloneDX: each crate has name, version, licence, address and digest, each library the
+/// digest of its file.
+fn check_parts(root: &Path) {
+    let path = root.join("share/doc/paceline/sbom.cdx.json");
     let text = fs::read_to_string(path).expect("there");
     let parts: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&parts["bomFormat"], &parts["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
@@ -173,6 +175,18 @@ fn check_parts(path: &Path) {
         assert!(part["licenses"][0]["expression"].is_string(), "{part}");
         let is_ours = name.starts_with("paceline") || name == "mlx-sys";
         assert_eq!(part["hashes"][0]["content"].is_string(), !is_ours, "{part}");
+    }
+    let files: Vec<_> = components.iter().filter(|part| part["type"] == "file").collect();
+    assert!(
+        files.iter().any(|part| part["name"].as_str().is_some_and(|name| name.contains("mlx")))
+    );
+    for part in files {
+        let file = root.join("lib/paceline").join(part["name"].as_str().expect("a name"));
+        assert_eq!(
+            part["hashes"][0]["content"],
+            hex(&fs::read(file).expect("installed")),
+            "{part}"
+        );
     }
     let refs: Vec<_> = components.iter().map(|part| &part["bom-ref"]).collect();
     for one in parts["dependencies"].as_array().expect("a list") {
@@ -192,7 +206,7 @@ fn a_release_archive_serves_where_it_was_unpacked() {
     fs::create_dir(&to).expect("made");
     run(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&to));
     let root = only(&to, "");
-    check_parts(&root.join("share/doc/paceline/sbom.cdx.json"));
+    check_parts(&root);
     let licences =
         fs::read_to_string(root.join("share/doc/paceline/THIRD-PARTY.txt")).expect("there");
     for part in ["tokio 1.", "MLX ", "Permission is hereby granted"] {
@@ -307,6 +321,7 @@ fn a_debian_package_is_installed_run_and_removed_with_nothing_left() {
         dpkg
     };
     run(dpkg().arg("--install").arg(&package));
+    check_parts(&system.join("usr"));
     let names = run(dpkg().args(["--listfiles", "paceline"]));
     for name in [
         "/usr/bin/paceline",

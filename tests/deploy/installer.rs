@@ -141,17 +141,22 @@ fn an_archive_is_installed_only_with_its_digest_and_removed_by_its_list() {
     assert!(!output.status.success(), "nothing is installed there: {output:?}");
 }
 
+/// MLX's library in this folder.
+fn library(folder: &str) -> String {
+    format!("{folder}/libmlx{}", std::env::consts::DLL_SUFFIX)
+}
+
 /// A source tree with the programs of this build, as `make build` leaves one.
 fn built_tree(tree: &Path) {
     fs::create_dir_all(tree).expect("made");
     let copy = "git ls-files -z | tar -cf - --null -T - | tar -xf - -C \"$0\"";
     run(Command::new("sh").args(["-c", copy]).arg(tree).current_dir(repository()));
     let bin = tree.join("target/debug");
-    fs::create_dir_all(bin.join("parts")).expect("made");
+    fs::create_dir_all(bin.join("parts/lib")).expect("made");
     for name in ["paceline", "paceline-worker", "paceline-pull"] {
         fs::copy(programs().join(name), bin.join(name)).expect("copied");
     }
-    for name in ["parts/THIRD-PARTY.txt", "parts/sbom.cdx.json", ".built"] {
+    for name in ["parts/THIRD-PARTY.txt", "parts/sbom.cdx.json", &library("parts/lib"), ".built"] {
         write(&bin.join(name), "of a build");
     }
 }
@@ -182,6 +187,9 @@ fn after_a_build_another_user_installs_without_cargo_and_nothing_of_it_is_left()
     run(Command::new(installed.join("bin/paceline")).arg("--version"));
     let link = fs::read_link(installed.join("bin/paceline-drafter")).expect("a link");
     assert_eq!(link, Path::new("paceline-worker"));
+    // A build leaves that library without its symbols, and it is installed in place of the one that MLX's wheel has.
+    let stripped = fs::read_to_string(installed.join(library("lib/paceline")));
+    assert_eq!(stripped.expect("the build's own"), "of a build");
     // Where a build puts its files is asked, and nothing is built.
     let calls = fs::read_to_string(path("calls")).expect("cargo was there");
     assert!(calls.lines().all(|call| call.starts_with("metadata --no-deps")), "{calls}");
