@@ -221,7 +221,9 @@ fn with_a_service_the_doctor_compares_lanes_and_programs() {
     let stack = Stack::drafting("");
     let (lines, code) = doctor(&stack);
     assert_eq!(code, Some(0), "{lines:#?}");
-    for check in ["gateway", "supervisor", "target", "drafter", "gateway.grpc", "gateway.http"] {
+    for check in
+        ["serve", "gateway", "supervisor", "target", "drafter", "gateway.grpc", "gateway.http"]
+    {
         assert_eq!(of(&lines, check).0, "ok", "{check} in {lines:#?}");
     }
     assert!(of(&lines, "model").1.contains("is served"), "{lines:#?}");
@@ -239,6 +241,9 @@ fn with_a_service_the_doctor_compares_lanes_and_programs() {
     let (lines, code) = doctor(&stack);
     let (state, words) = of(&lines, "gateway");
     assert!(state == "warning" && words.contains("`paceline restart gateway`"), "{lines:#?}");
+    // It is the program of `serve`, too.
+    let (state, words) = of(&lines, "serve");
+    assert!(state == "warning" && words.contains("`paceline stop`"), "{lines:#?}");
     assert_eq!(code, Some(0), "a warning is no problem");
     stack.stop();
 }

@@ -98,7 +98,11 @@ async fn all(config: Option<&Path>) -> Vec<Check> {
     checks.push(places::open_files());
     checks.extend(places::key_files(&loaded.config.gateway));
     match status {
-        Ok(status) => checks.extend(service::check(config, &status).await),
+        Ok(status) => {
+            checks
+                .extend(RuntimeDir::locate(&loaded.config).ok().as_ref().and_then(service::serve));
+            checks.extend(service::check(config, &status).await);
+        }
         Err(Some(problem)) => checks.push(problem),
         Err(None) => checks.extend([
             Check::ok("service", "none runs, which is no fault; `paceline serve` starts one"),

@@ -11,6 +11,7 @@ use paceline_client::channel::Service;
 use paceline_client::compare::first_difference;
 use paceline_client::program::beside;
 use paceline_client::{Failure, message};
+use paceline_process::RuntimeDir;
 use paceline_process::clock::unix_seconds;
 use paceline_process::platform::process_age;
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
@@ -44,22 +45,37 @@ pub(super) async fn check(config: Option<&Path>, status: &StatusResponse) -> Vec
     found
 }
 
+/// `paceline serve`, if the service is its own. No status has it, because it starts the supervisor.
+pub(super) fn serve(dir: &RuntimeDir) -> Option<Check> {
+    if !dir.is_locked("service") {
+        return None;
+    }
+    let pid = std::fs::read_to_string(dir.lock_path("service")).ok()?.trim().parse().ok()?;
+    let up = process_age(pid).map(|age| uptime(age.as_secs_f64())).unwrap_or_default();
+    Some(running("serve", "paceline", pid, &up, "`paceline stop`, then `paceline serve`"))
+}
+
+/// A process that runs, and whether its program is the one that is on the disk.
+fn running(name: &'static str, program: &str, pid: u32, up: &str, restart: &str) -> Check {
+    match replaced_program(program, pid) {
+        None => Check::ok(name, format!("ready, process {pid}, up {up}")),
+        Some(path) => {
+            let fact = format!("runs an older program than {} is now", path.display());
+            Check::warning(name, fact, restart)
+        }
+    }
+}
+
 fn process(name: &'static str, process: &ProcessStatus) -> Check {
     let state = process.state();
     let restart = format!("`paceline restart {name}`");
     let reason = if process.reason.is_empty() { "" } else { ": " };
     let fact = format!("{}{reason}{}", state.word(), process.reason);
     match state {
-        ProcessState::Ready => match replaced_program(name, process.pid) {
-            None => {
-                let up = uptime(process.uptime_s);
-                Check::ok(name, format!("ready, process {}, up {up}", process.pid))
-            }
-            Some(path) => {
-                let fact = format!("runs an older program than {} is now", path.display());
-                Check::warning(name, fact, &restart)
-            }
-        },
+        ProcessState::Ready => {
+            let (program, up) = (format!("paceline-{name}"), uptime(process.uptime_s));
+            running(name, &program, process.pid, &up, &restart)
+        }
         ProcessState::Absent | ProcessState::Stopped => Check::ok(name, fact),
         // A drafter costs speed, and nothing else (I3).
         ProcessState::Failed if name != "drafter" => {
@@ -72,13 +88,13 @@ fn process(name: &'static str, process: &ProcessStatus) -> Check {
 
 /// The program of a process, if its file was replaced after the process began. A process that lets
 /// nobody read its memory does not name its program, so that times are compared.
-fn replaced_program(name: &str, pid: u32) -> Option<PathBuf> {
+fn replaced_program(program: &str, pid: u32) -> Option<PathBuf> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let started = PathBuf::from(String::from_utf8_lossy(first).into_owned());
     let path = match started.is_absolute() && started.is_file() {
         true => started,
-        false => beside(&format!("paceline-{name}")).ok()?,
+        false => beside(program).ok()?,
     };
     let (changed, age) = (std::fs::metadata(&path).ok()?.ctime(), process_age(pid)?);
     is_replaced(changed, unix_seconds(), age).then_some(path)
