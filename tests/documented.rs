@@ -197,6 +197,9 @@ fn settings_are_shown_and_changed_as_documented() {
     assert_eq!(value(&shown, "limits.queue").as_deref(), Some("128 default"), "{shown}");
     assert_eq!(value(&shown, "routing.force").as_deref(), Some("auto default"), "{shown}");
     done(&stack, "paceline config set routing.force=plain limits.queue=64");
+    assert_eq!(done(&stack, "paceline config get limits.queue"), "64\n");
+    let section = run(&stack, "paceline config get limits", "");
+    assert_eq!((section.status.code(), section.stdout.len()), (Some(2), 0), "{section:?}");
     let changed = done(&stack, "paceline config show --changed");
     assert_eq!(value(&changed, "limits.queue").as_deref(), Some("64 config set"), "{changed}");
     assert_eq!(value(&changed, "routing.force").as_deref(), Some("plain config set"), "{changed}");
@@ -211,6 +214,7 @@ fn settings_are_shown_and_changed_as_documented() {
     assert_eq!(value(&all, "routing.max_concurrent").as_deref(), Some("2 flag"), "{all}");
     assert_eq!(value(&all, "routing.force").as_deref(), Some("auto default"), "{all}");
     assert_eq!(value(&all, "limits.queue").as_deref(), Some("64 config set"), "{all}");
+    assert_eq!(done(&stack, "paceline config get routing.max_concurrent"), "2\n");
     interrupt(&stack, shell);
 }
 

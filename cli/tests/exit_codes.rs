@@ -16,10 +16,11 @@ use built::built;
 
 /// A command with what it needs, its code without a service, and its code with a configuration that has an unknown key.
 /// `{none}` is a path where nothing is.
-const COMMANDS: [(&str, i32, i32); 42] = [
+const COMMANDS: [(&str, i32, i32); 43] = [
     ("bench --model {none}", 2, 2),
     ("chat", 3, 2),
     ("completions bash", 0, 0),
+    ("config get limits.queue", 0, 2),
     ("config set limits.queue=3", 0, 2),
     ("config show", 0, 2),
     ("config unset limits.queue", 0, 2),

@@ -2,13 +2,15 @@
 
 use clap::{Args, Subcommand};
 
-use super::ShowArgs;
+use super::{ConfigArg, ShowArgs};
 
 /// Orders about the settings.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Show each setting, its value, and where the value is from
     Show(ConfigShow),
+    /// Print the value of one setting and nothing else
+    Get(ConfigGet),
     /// Change settings for good. Flags and environment win over them, they over paceline.toml
     Set(ConfigSet),
     /// Take changes back
@@ -27,6 +29,17 @@ pub struct ConfigShow {
     /// How to show it, and where the settings are.
     #[command(flatten)]
     pub show: ShowArgs,
+}
+
+/// Arguments of `paceline config get`.
+#[derive(Debug, Args)]
+pub struct ConfigGet {
+    /// A key, as routing.max_concurrent
+    #[arg(value_name = "KEY")]
+    pub key: String,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
 }
 
 /// Arguments of `paceline config set`.

@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_proto::v1;
 
-pub use config::{ConfigCommand, ConfigSet, ConfigShow, ConfigUnset};
+pub use config::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
 pub use models::{InspectArgs, ModelsArgs, RmArgs};
 pub use run::RunArgs;

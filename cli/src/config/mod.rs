@@ -1,4 +1,4 @@
-//! `paceline config show|set|unset`: the settings with their sources, and changes that last. The
+//! `paceline config show|get|set|unset`: the settings with their sources, and changes that last. The
 //! running service is asked, so that its flags and its environment count. Without one the file of kept
 //! settings is changed directly.
 
@@ -14,7 +14,7 @@ use paceline_proto::v1::{
 };
 use serde_json::{Value, json};
 
-use crate::args::{ConfigCommand, ConfigSet, ConfigShow, ConfigUnset, ShowArgs};
+use crate::args::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset, ShowArgs};
 use crate::drafter::WAIT;
 
 /// Runs the command.
@@ -24,6 +24,7 @@ use crate::drafter::WAIT;
 pub async fn run(command: &ConfigCommand, screen: &mut Screen) -> Result<(), Failure> {
     match command {
         ConfigCommand::Show(args) => show(args, screen).await,
+        ConfigCommand::Get(args) => get(args, screen).await,
         ConfigCommand::Set(args) => set(args, screen).await,
         ConfigCommand::Unset(args) => unset(args, screen).await,
     }
@@ -31,17 +32,11 @@ pub async fn run(command: &ConfigCommand, screen: &mut Screen) -> Result<(), Fai
 
 async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
     let config = args.show.config.config.as_deref();
-    let (shown, runs) = match service(config)? {
-        true => (of_service(config).await?, true),
-        false => (of_files(config)?, false),
-    };
+    let (shown, runs) = shown(config).await?;
     let ShowSettingsResponse { settings, config_file, kept_file } = shown;
     let known = |asked: &String| settings.iter().any(|setting| matches(&setting.key, asked));
     if let Some(unknown) = args.keys.iter().find(|asked| !known(asked)) {
-        let message = format!(
-            "expected a key or a section of the configuration, found {unknown:?}; `paceline config show` has all"
-        );
-        return Err(Failure::usage(message));
+        return Err(no_setting("a key or a section", unknown));
     }
     let wanted: Vec<&Setting> = settings
         .iter()
@@ -72,6 +67,26 @@ async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
     let files =
         format!("{}{}", place("configuration", &config_file), place("kept settings", &kept_file));
     screen.text(&format!("{}{files}{running}", table(&wanted)))
+}
+
+/// The settings, and whether a service runs, which is asked then.
+async fn shown(config: Option<&Path>) -> Result<(ShowSettingsResponse, bool), Failure> {
+    Ok(match service(config)? {
+        true => (of_service(config).await?, true),
+        false => (of_files(config)?, false),
+    })
+}
+
+fn no_setting(expected: &str, found: &str) -> Failure {
+    Failure::usage(format!(
+        "expected {expected} of the configuration, found {found:?}; `paceline config show` has all"
+    ))
+}
+
+async fn get(ConfigGet { key, config }: &ConfigGet, screen: &mut Screen) -> Result<(), Failure> {
+    let (shown, _) = shown(config.config.as_deref()).await?;
+    let setting = shown.settings.iter().find(|setting| setting.key == *key);
+    screen.text(&format!("{}\n", setting.ok_or_else(|| no_setting("a key", key))?.value))
 }
 
 async fn set(args: &ConfigSet, screen: &mut Screen) -> Result<(), Failure> {
