@@ -61,6 +61,14 @@ class Figures(unittest.TestCase):
 
 
 class Documents(unittest.TestCase):
+    def test_more_than_fifteen_commands_that_no_test_runs_are_a_fault(self):
+        commands = [f"make r{number}" for number in range(16)]
+        rules = "".join(f"r{number}:\n" for number in range(16))
+        listed = [f"'{command}' = \"takes hours by design\"\n" for command in commands]
+        for count in (15, 16):
+            report = faults(block(*commands[:count]), not_run="".join(listed[:count]), Makefile=rules)
+            self.assertEqual("expected at most 15 commands" in report, count == 16, report)
+
     def found(self, document, *commands):
         """Exactly these commands are found missing."""
         report = faults(document)

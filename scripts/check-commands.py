@@ -19,6 +19,8 @@ import sys
 from collections import namedtuple
 
 LIST = "tests/commands.toml"
+# A reason is easier to write than a test.
+MOST_NOT_RUN = 15
 # Programs that inline code may begin with. Each one is a word of its own.
 PROGRAMS = re.compile(
     r"(?:target/\S+/)?paceline(?:-[a-z]+)?|make|cargo|rustup|sh|python3?|pip3?|install|systemctl|systemd-analyze|journalctl|loginctl"
@@ -286,6 +288,9 @@ def main():
     faults = []
     listed = list(entries(faults))
     faults += [f"{LIST}:{entry.line}: {fault}" for entry in listed if (fault := entry_fault(entry))]
+    not_run = sum(entry.table == "not_run" for entry in listed)
+    if not_run > MOST_NOT_RUN:
+        faults.append(f"{LIST}: expected at most {MOST_NOT_RUN} commands in [not_run], found {not_run}; let a test run one")
     rules, variables = recipes()
     tracked = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], text=True).splitlines()
     folders = {file.split("/")[0] for file in tracked if "/" in file} - {"target"}

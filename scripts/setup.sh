@@ -64,6 +64,8 @@ linux() {
     # A test of the units in deploy/ wants systemd's own check. Nothing is built with it: where it may not be installed, that
     # test alone fails.
     if ! have systemd-analyze && have apt-get && may_install; then missing="$missing systemd"; fi
+    # Tests type the lines of the documents that fetch with curl. The same holds for it.
+    if ! have curl && have apt-get && may_install; then missing="$missing curl"; fi
     # The tests of the status page want a browser, and fail on CI without one. Systems that lack this package bring another browser.
     if [ -n "${CI:-}" ] && ! has_browser && have apt-get && may_install; then
         browser_is_known() { apt-cache show chromium-headless-shell >/dev/null 2>&1; }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use paceline_tests::{Stack, chat, programs, repository};
+use paceline_tests::{Stack, cargo_run, chat, programs, repository};
 
 const QUESTION: &str = "List three fruits.";
 const KEY: &str = "pl_examples_0123456789";
@@ -66,8 +66,8 @@ fn check(client: impl Fn(&str) -> Command) {
 #[test]
 fn the_rust_client_asks_and_is_answered() {
     check(|address| {
-        let mut command = Command::new(programs().join("paceline-example-client"));
-        command.args([address, QUESTION]);
+        let mut command = cargo_run(&format!("cargo run -p paceline-example-client -- {address}"));
+        command.arg(QUESTION);
         command
     });
 }

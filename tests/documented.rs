@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::{Child, Output};
 
 use nix::sys::signal::Signal;
-use paceline_tests::{Stack, chat, repository, signal, wait};
+use paceline_tests::{Stack, cargo_run, chat, repository, signal, wait};
 use serde_json::Value;
 
 /// The question of the README.
@@ -61,6 +61,11 @@ fn commands_that_ask_and_show_work_as_documented() {
         (&"ready".into(), &"up".into())
     );
     has(&done(&stack, "paceline events"), &["target", "loading", "ready"]);
+    let models = done(&stack, &stack.here("curl -s http://127.0.0.1:8061/v1/models"));
+    let models: Value = serde_json::from_str(&models).expect("JSON");
+    assert_eq!(models["data"][0]["id"], "demo-target", "{models}");
+    let health = stack.here("curl http://127.0.0.1:8061/health");
+    has(&done(&stack, &format!("{health} --fail --include")), &["200 OK"]);
     let mut follower = stack.shell("exec paceline events --follow").spawn().expect("sh is there");
     let first = BufReader::new(follower.stdout.take().expect("piped")).lines().next();
     assert!(first.is_some_and(|line| line.is_ok_and(|line| !line.is_empty())), "an event");
@@ -138,6 +143,49 @@ fn commands_without_a_service_work_as_documented() {
     has(&text, &["machine     M4 Pro 24 GB: 16.0 GiB can be used", "speed       at most"]);
     let (_, text) = at_home("paceline inspect Qwen/Qwen3-4B --drafter target");
     has(&text, &["drafter     does not fit"]);
+}
+
+/// The repository stands for the network. `make install` is a test of its own (tests/deploy).
+#[test]
+fn the_sources_are_fetched_as_the_readme_says() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("there");
+    let clone = "git clone https://github.com/paceline/paceline && cd paceline";
+    assert!(readme.contains(&format!("\n{clone}\nmake install ")), "README.md has not: {clone}");
+    let stack = Stack::new("");
+    let mut command = stack.shell(&format!("{clone} && make help"));
+    command
+        .current_dir(stack.path(""))
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", format!("url.{}.insteadOf", repository().display()))
+        .env("GIT_CONFIG_VALUE_0", "https://github.com/paceline/paceline");
+    let output = command.output().expect("sh is there");
+    assert!(output.status.success(), "{output:?}");
+    has(&String::from_utf8_lossy(&output.stdout), &["make install ", "[PREFIX="]);
+}
+
+/// A figure needs a release build on a quiet machine. Any build shows that the command gives it.
+#[test]
+#[ignore = "more: measures for ten seconds"]
+fn examples_that_measure_print_their_figures() {
+    for (line, figure) in [
+        (
+            "cargo run --release -p paceline-models --example decode_speed -- demo/target 1 300 64",
+            "ms",
+        ),
+        (
+            "cargo run --release -p paceline-link --example round_trip",
+            " bytes a cycle both ways; median ",
+        ),
+        // One prompt of each kind, once. It compares the tokens of both lanes.
+        (
+            "cargo run --release -p paceline-tests --example pair_speed -- 1 1",
+            " tokens a cycle of ",
+        ),
+    ] {
+        let output = cargo_run(line).output().expect("it starts");
+        assert!(output.status.success(), "{line}: {output:?}");
+        has(&String::from_utf8_lossy(&output.stdout), &[figure]);
+    }
 }
 
 #[test]

@@ -164,11 +164,11 @@ fn the_first_screen_of_the_readme_is_answered_rightly() {
     assert!(output.status.success() && answer.contains("Paris"), "{output:?}");
 
     let stack = Stack::ready("target.model = \"smollm2\"\n");
-    let curl = line("curl http://127.0.0.1:8061/v1/chat/completions ");
-    let body = curl.split('\'').rev().nth(1).expect("a text in quotes");
-    let answer = stack.http_post("/v1/chat/completions", "", body).expect("an answer");
-    assert_eq!(answer.status(), 200);
-    assert!(answer.body.contains("Paris"), "{}", answer.body);
+    let curl = line("curl http://127.0.0.1:8061/v1/chat/completions -H ");
+    assert!(curl.contains(" -d "), "{curl}");
+    let output = stack.shell(&stack.here(curl)).output().expect("sh is there");
+    let answer = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && answer.contains("Paris"), "{output:?}");
     stack.stop();
 }
 

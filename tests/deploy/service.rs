@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -34,6 +35,10 @@ impl Home {
             let script = repository().join("tests/deploy/fake_manager.py");
             std::os::unix::fs::symlink(script, dir.path().join("bin").join(name)).expect("linked");
         }
+        // A journal that names its order.
+        let journal = dir.path().join("bin/journalctl");
+        fs::write(&journal, "#!/bin/sh\necho \"journalctl $*\"\n").expect("written");
+        fs::set_permissions(journal, fs::Permissions::from_mode(0o755)).expect("set");
         let home = Self { dir, ports: [free_port(), free_port()] };
         let [grpc, http] = home.ports;
         home.configure(&format!(
@@ -207,6 +212,9 @@ fn a_service_of_systemd_is_installed_restarted_moved_and_removed_with_nothing_le
     let status = home.works(&format!("service status{flags}"));
     assert!(status.contains("paceline-gateway.socket: active"), "{status}");
     assert!(status.contains("demo-target") || status.contains("target"), "{status}");
+    let logs = home.works(&format!("service logs --follow{flags}"));
+    assert!(logs.starts_with("journalctl --user --unit paceline-supervisor"), "{logs}");
+    assert!(logs.ends_with(" --follow\n"), "{logs}");
     let answer = home.works("generate --prompt One,two,three --max-tokens 4 --json");
     assert!(answer.contains("\"completion_tokens\":4"), "{answer}");
 

@@ -29,6 +29,11 @@ impl HttpAnswer {
 }
 
 impl Stack {
+    /// A documented line with curl for the address of this stack; a proxy of the caller is left out.
+    pub fn here(&self, line: &str) -> String {
+        format!("no_proxy=127.0.0.1 {}", line.replace("127.0.0.1:8061", &self.http_address()))
+    }
+
     /// Gets `path` of the HTTP address.
     ///
     /// # Errors

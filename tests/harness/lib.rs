@@ -45,6 +45,20 @@ pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
+/// What a documented line `cargo run …` runs after the build: that example, or the program of that
+/// package, with the words after `--`, in the repository.
+///
+/// # Panics
+/// It was not built.
+pub fn cargo_run(line: &str) -> std::process::Command {
+    let (options, words) = line.split_once(" -- ").unwrap_or((line, ""));
+    let (_, name) = options.rsplit_once(' ').expect("a package or an example");
+    let folder = if options.contains(" --example ") { "examples/" } else { "" };
+    let mut command = std::process::Command::new(built(&format!("{folder}{name}")));
+    command.args(words.split_whitespace()).current_dir(repository());
+    command
+}
+
 /// The programs that were built with this test.
 ///
 /// # Panics

@@ -1,8 +1,10 @@
 //! Faults and orders behind `smg`: what dies below the engine's port is not noticed above it, and a
 //! service is taken out without a failed request.
 
+use std::process::Command;
+
 use nix::sys::signal::Signal;
-use paceline_tests::http::Events;
+use paceline_tests::http::{Events, HttpAnswer};
 use paceline_tests::router::Router;
 use paceline_tests::{Stack, signal, wait};
 use serde_json::Value;
@@ -53,9 +55,21 @@ fn disturbed_by_none(router: &Router) -> Streamed {
     answer
 }
 
+/// Types a line of deploy/many/README.md for this router. Status and body of the answer.
+fn curl(router: &Router, line: &str) -> HttpAnswer {
+    let line = line.replace("127.0.0.1:30000", &router.address());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{line} --silent --include")]).env("no_proxy", "127.0.0.1");
+    let output = shell.output().expect("sh is there");
+    assert!(output.status.success(), "{line}: {output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    HttpAnswer { head: head.to_owned(), body: body.to_owned() }
+}
+
 /// The id that the router has given a worker. `None` if it has no such worker.
 fn worker_id(router: &Router, url: &str) -> Option<String> {
-    let list = object(&router.ask("GET", "/workers", "").expect("an answer"));
+    let list = object(&curl(router, "curl http://127.0.0.1:30000/workers"));
     let workers = list["workers"].as_array().expect("a list");
     let worker = workers.iter().find(|worker| worker["url"] == url)?;
     Some(worker["id"].as_str().expect("an id").to_owned())
@@ -75,7 +89,8 @@ fn a_service_is_drained_behind_smg_without_a_failed_request() {
         go_on();
         // First at the router, then at the machine.
         let id = worker_id(&router, &worker).expect("it is listed");
-        let removed = router.ask("DELETE", &format!("/workers/{id}"), "").expect("an answer");
+        let line = "curl -X DELETE http://127.0.0.1:30000/workers/ID";
+        let removed = curl(&router, &line.replace("ID", &id));
         assert!((200..300).contains(&removed.status()), "{removed:?}");
         wait("the worker to be gone", || worker_id(&router, &worker).is_none().then_some(()));
         let drained = second.paceline(&["drain"], "");
@@ -85,8 +100,8 @@ fn a_service_is_drained_behind_smg_without_a_failed_request() {
         assert_eq!(served(second), at_drain);
         let undrained = second.paceline(&["drain", "--undo"], "");
         assert!(undrained.status.success(), "{undrained:?}");
-        let spec = serde_json::json!({"url": worker}).to_string();
-        let added = router.ask("POST", "/workers", &spec).expect("an answer");
+        let line = "curl -X POST http://127.0.0.1:30000/workers -H 'content-type: application/json' -d '{\"url\": \"URL\"}'";
+        let added = curl(&router, &line.replace("URL", &worker));
         assert!((200..300).contains(&added.status()), "{added:?}");
         wait("both workers", || (router.ready_workers() == Some(2)).then_some(()));
         go_on();

@@ -143,6 +143,28 @@ fn planted_bugs_are_caught() {
     }
 }
 
+/// The command of CONTRIBUTING.md. Cargo would run this executable with the words after `--lib`.
+#[test]
+fn a_schedule_that_was_written_down_runs_again_by_the_documented_command() {
+    let line = "cargo test -p paceline-supervisor-core --lib tests::machine::tests::replay -- --ignored --nocapture";
+    let (_, words) = line.split_once(" --lib ").expect("it is there");
+    let path = std::env::temp_dir().join(format!("paceline-replay-{}", std::process::id()));
+    let replay = |text: &str| {
+        std::fs::write(&path, text).expect("written");
+        let mut command = std::process::Command::new(std::env::current_exe().expect("known"));
+        command.args(words.split(' ').filter(|word| *word != "--"));
+        let output = command.env("PACELINE_SIMULATION", &path).output().expect("it starts");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let inputs = draw(&mut Random::new(1), size(1));
+    let lines: String = inputs.iter().map(|input| format!("{input}\n")).collect();
+    let (passes, said) = replay(&format!("# one that passes\nseed 1\n{lines}"));
+    assert!(passes && said.contains("1 passed"), "{said}");
+    let (passes, said) = replay("seed 1\n1.000 nonsense\n");
+    assert!(!passes && said.contains("1 failed"), "{said}");
+    std::fs::remove_file(&path).expect("written above");
+}
+
 #[test]
 #[ignore = "by hand: runs PACELINE_SIMULATION, a schedule that was written down"]
 fn replay() {
