@@ -16,18 +16,19 @@ loses many times its speed, because its threads wait for each other without slee
                     drafts by llama-cpp-python's prompt lookup, with 2 and with 10 tokens a draft; the faster one counts
 
 The first round warms both up and is not kept. If llama.cpp crashes, the cell has no result in that round, and llama.cpp is started again.
-A cell in which it crashed a second time is measured without it. The report counts crashes by signal, and names the instructions that
-llama.cpp was built with.
+A cell in which it crashed a second time is measured without it. The report counts crashes by signal, and names the processor and the
+instructions of both. Builds with different vectors are not compared, nor a llama.cpp without the products of integers that Paceline uses.
 
 Run it with a Python that has llama-cpp-python, numpy, grpcio and grpcio-tools. Nothing else should run on the machine; what did is noted.
 """
 import argparse, asyncio, collections, json, os, pathlib, signal, statistics, sys, time
 
+from peers import processor
 from peers.bandwidth import read_bytes_s
 from peers.cells import CELLS, DRAFTS, NGRAM, ONE, QUOTING, SHORT, Prompts, measure, rival, sides
 from peers.clients import ROOT, stubs
-from peers.llama_process import LlamaCpp, PeerCrashed, instructions
-from peers.llama_table import report
+from peers.llama_process import LlamaCpp, PeerCrashed
+from peers.llama_table import read, report
 from peers.servers import OURS, cpu_s, machine_s, settle, start, stop
 
 READY_S, ANSWER_S = 180, 300
@@ -107,11 +108,21 @@ class Comparison:
                 break
             except PeerCrashed as crash:
                 if last:
-                    system = (self.llama.about or {}).get("system")
-                    raise SystemExit(f"llama.cpp ended twice before the first cell: {crash}; see llama.log in --out. {instructions(system)}")
-        self.write(dict(about=self.llama.about))
-        print(f"llama-cpp-python {self.llama.about['version']}; {instructions(self.llama.about['system'])}", flush=True)
+                    raise SystemExit(f"llama.cpp ended twice before the first cell: {crash}; see llama.log in --out. {processor.described(self.llama.about)}")
         return prompts
+
+    def builds(self):
+        """Notes and prints what is compared. Refuses unlike builds, and a folder with rounds of something else."""
+        ours, note = processor.ours(self.a.binaries, self.a.out, self.started[0][1]["label"])
+        names = {key: pathlib.Path(getattr(self.a, key)).resolve().name for key in ("gguf", "model")}
+        about = dict(self.llama.about, **names, processor=processor.name(processor.cpuinfo()), ours=f"{ours}{note}")
+        print(f"llama-cpp-python {about['version']}\n{processor.described(about)}", flush=True)
+        if (why := processor.difference(ours, about["system"])) and not self.a.unlike:
+            raise SystemExit(f"{why}; --unlike compares them nevertheless")
+        before = read(pathlib.Path(self.file.name))[0] or {}
+        if changed := [key for key in about if before.get(key, about[key]) != about[key]]:
+            raise SystemExit(f"--out: expected a new folder, or rounds of the same {', '.join(changed)}")
+        self.write(dict(about=about))
 
     def generator(self, side, name):
         """The function that continues prompts on this side of a cell."""
@@ -166,6 +177,7 @@ class Comparison:
         for process, server in self.started:
             fresh = (lambda: prompts.quoting(1)[0]) if server["drafter"] else (lambda: prompts.take(1, SHORT)[0])
             await self.ours[server["label"]].ready(process, fresh, server["drafter"])
+        self.builds()
         for number in range(-1, self.a.rounds):
             for at, name in enumerate(self.a.cells):
                 await self.cell(number, at, name, prompts)
@@ -190,6 +202,7 @@ def options():
     add("--rounds", type=int, default=7)
     add("--cells", default=",".join(CELLS), help=f"names with commas between them, by default all: {','.join(CELLS)}")
     add("--port", type=int, default=18190)
+    add("--unlike", action="store_true", help="compare builds with different instructions, too")
     a = parser.parse_args()
     named = [name.strip() for name in a.cells.split(",")]
     if unknown := [name for name in named if name not in CELLS]:

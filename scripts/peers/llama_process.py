@@ -1,13 +1,9 @@
 """The parent's end of llama.py: a process that may crash, and is started again by the next command."""
-import contextlib, json, os, pathlib, re, signal, subprocess, sys, threading
+import contextlib, json, os, pathlib, signal, subprocess, sys, threading
 
 from .clients import ROOT
 
 ANSWER_S = 300  # longest time of an answer
-# Names of llama_print_system_info and of /proc/cpuinfo, of x86-64 and of AArch64.
-FLAGS = {"SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX_VNNI": "avx_vnni", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma", "BMI2": "bmi2",
-         "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni", "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8",
-         "NEON": "asimd", "ARM_FMA": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm", "SVE": "sve", "SME": "sme"}
 
 
 class PeerCrashed(Exception):
@@ -96,20 +92,3 @@ def last_line(path):
     except OSError:
         return ""
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-
-
-def instructions(system):
-    """Sentences: which instructions the library uses, and how that compares with the processor. `system` is what the library prints."""
-    if not system:
-        return "llama.cpp's instructions are unknown: it ended before it printed them"
-    built = [name for name, value in re.findall(r"(\w+) = (\d+)", system) if value != "0"]
-    try:
-        flags = set(pathlib.Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return f"llama.cpp was built with {' '.join(built)}; the machine's instructions are unknown"
-    has = [name for name, flag in FLAGS.items() if flag in flags]
-    lacks = [name for name in built if name in FLAGS and name not in has]
-    unused = [name for name in has if name not in built]
-    parts = [f"llama.cpp was built with {' '.join(built) or 'nothing that it names'}", f"the machine has {' '.join(has) or 'none that llama.cpp names'}"]
-    parts += [f"the machine lacks {' '.join(lacks)}"] * bool(lacks) + [f"llama.cpp does not use {' '.join(unused)}"] * bool(unused)
-    return "; ".join(parts)

@@ -2,7 +2,7 @@
 import collections, json, math, pathlib, statistics
 
 from .cells import ANSWERS, BEGUN, CELLS, DRAFTS, LLAMA, NGRAM, ONE, PROMPT, QUOTED, QUOTING, TOKENS, sides, weight_bytes
-from .llama_process import instructions
+from .processor import described
 from .servers import OURS
 
 # Of the bytes a second that the threads can read: the share of one stream to reach, and the one that has to hold.
@@ -112,7 +112,7 @@ def crashes(lost, about):
             rounds = ", ".join(number(line) + ("" if line.get("crash") else " (not tried)") for line in mine)
             words = next((f"; its last words: {line['words']}" for line in mine if line.get("words")), "")
             print(f"{CELLS[name].title}: lost rounds: {rounds}{words}")
-    print(instructions(about and about["system"]))
+    print(described(about))
 
 
 def noise(lines):
