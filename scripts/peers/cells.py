@@ -1,5 +1,5 @@
 """Cells of the comparison with llama.cpp: their prompts, their goals, and the speed of an answer."""
-import dataclasses, json, pathlib, random
+import dataclasses, random
 
 from .clients import ROOT
 from .servers import OURS
@@ -96,11 +96,3 @@ def speed(name, prompts, times):
         after_first = sum(TOKENS - each[0][1] for each in times)
         return after_first / sum(each[-1][0] - each[0][0] for each in times)
     return TOKENS * len(times) / max(each[-1][0] for each in times)
-
-
-def weight_bytes(directory):
-    """Bytes of all tensors of a checkpoint: what a token reads."""
-    with open(pathlib.Path(directory) / "model.safetensors", "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    return sum(end - begin for tensor in header.values() if "data_offsets" in tensor for begin, end in [tensor["data_offsets"]])

@@ -1,9 +1,10 @@
 """The report of the comparison with llama.cpp, from the lines that bench-llama-cpp.py wrote."""
 import collections, json, math, pathlib, statistics
 
-from .cells import ANSWERS, BEGUN, CELLS, DRAFTS, LLAMA, NGRAM, ONE, PROMPT, QUOTED, QUOTING, TOKENS, sides, weight_bytes
+from .cells import ANSWERS, BEGUN, CELLS, DRAFTS, LLAMA, NGRAM, ONE, PROMPT, QUOTED, QUOTING, TOKENS, sides
 from .processor import described
 from .servers import OURS
+from .weights import token_bytes
 
 # Of the bytes a second that the threads can read: the share of one stream to reach, and the one that has to hold.
 SHARE = (0.65, 0.55)
@@ -55,7 +56,7 @@ def row(name, lines, lost):
             f"| {judged(cell.goal, found)} | {judged(cell.must, found)} | {len(lines)} |")
 
 
-def report(out, model, threads):
+def report(out, model, gguf, threads):
     about, lines, lost = read(pathlib.Path(out) / "llama-cpp.jsonl")
     print(f"\ntokens a second, medians of the rounds; {threads} threads each; a goal is met if the ratio's interval reaches it\n")
     print(f"| cell | {OURS} | {LLAMA} | ratio (95 %) | goal | must hold | rounds |\n|---|---|---|---|---|---|---|")
@@ -63,7 +64,8 @@ def report(out, model, threads):
     for name, (mine, gone) in by_cell.items():
         if mine or gone:
             print(row(name, mine, gone))
-    bandwidth([line for line in by_cell[ONE][0] + by_cell[ONE][1] if line.get("bandwidth") and line["round"] >= 0], model, threads)
+    single = [line for line in by_cell[ONE][0] + by_cell[ONE][1] if line.get("bandwidth") and line["round"] >= 0]
+    bandwidth(single, {OURS: token_bytes(model), LLAMA: token_bytes(gguf)}, threads)
     quoting(by_cell[QUOTING][0])
     print()
     crashes(lost, about)
@@ -73,13 +75,14 @@ def report(out, model, threads):
             print(f"{CELLS[name].title}: {statistics.fmean(line['agreed'] for line in mine):.0f} of {TOKENS} tokens until the answers differ")
 
 
-def bandwidth(lines, model, threads):
-    """The share of the memory's speed with one stream, which reads every weight for each token."""
+def bandwidth(lines, sizes, threads):
+    """The share of the memory's speed with one stream, which reads every weight of its own file for each token."""
     if not lines:
         return
-    size, each = weight_bytes(model), statistics.median(line["bandwidth"] for line in lines)
-    print(f"\na token reads {size / 1e6:.1f} MB; {threads} threads read {each / 1e9:.1f} GB/s, so at most {each / size:.0f} tokens a second")
-    for which in (OURS, LLAMA):
+    each = statistics.median(line["bandwidth"] for line in lines)
+    reads = ", ".join(f"{size / 1e6:.1f} MB of {which}'s file (at most {each / size:.0f} tokens a second)" for which, size in sizes.items())
+    print(f"\n{threads} threads read {each / 1e9:.1f} GB/s; a token reads {reads}")
+    for which, size in sizes.items():
         values = [line[which] * size / line["bandwidth"] for line in lines if line.get(which)]
         if values:
             found = interval(values)
