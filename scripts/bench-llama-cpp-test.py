@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests of what the comparison with llama.cpp computes and refuses, without llama.cpp and without Paceline."""
-import json, os, pathlib, struct, sys, tempfile, unittest
+import contextlib, io, json, os, pathlib, struct, sys, tempfile, unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from peers import processor, weights
+from peers import llama_table, processor, weights
+from peers.cells import CELLS, CODER, GOALS, LLAMA, ONE, PROMPT, QUOTING, SHARE, SMOLLM2, goals, rival, sides
+from peers.servers import OURS
 
 NATIVE = "CPU : SSE3 = 1 | AVX = 1 | AVX_VNNI = 1 | AVX2 = 1 | FMA = 1 | AVX512 = 1 | AVX512_VNNI = 1 | LLAMAFILE = 1 | "
 PLAIN = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | AVX512 = 0 | "
@@ -31,6 +33,26 @@ class Builds(unittest.TestCase):
         text = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
         self.assertEqual(processor.name(text), "AMD EPYC (family 25, model 17, stepping 1)")
         self.assertIn("llama.cpp does not use AVX512", processor.instructions(PLAIN, "avx512f"))
+
+
+class Goals(unittest.TestCase):
+    def test_the_median_decides_and_a_wide_interval_says_nothing(self):
+        near, wide = [1.49, 1.5, 1.5, 1.51, 1.52], [1.0, 1.5, 1.5, 1.6, 2.2]
+        self.assertEqual([llama_table.judged(goal, near) for goal in (1.5, 1.51)], ["1.5: met", "1.51: missed"])
+        self.assertEqual([llama_table.judged(1.5, values) for values in (wide, [1.6], [])], ["1.5: unknown"] * 3)
+        self.assertEqual(llama_table.judged(None, near), "-")
+        self.assertEqual(llama_table.shown([1.0, 1.0, 2.0]), "1.00, mean 1.26 (0.47 to 3.41)")
+        self.assertEqual(llama_table.shown([1.5]), "1.50, mean 1.50 (one round)")
+
+    def test_goals_belong_to_a_model_and_its_vectors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for (kind, hidden), wanted in ((SMOLLM2, GOALS[SMOLLM2][processor.AVX2]), (CODER, GOALS[CODER][processor.AVX2]), (("gemma4", 576), {})):
+                (pathlib.Path(folder) / "config.json").write_text(json.dumps(dict(model_type=kind, hidden_size=hidden)))
+                self.assertEqual(goals(folder, processor.AVX2), wanted)
+                self.assertEqual(goals(folder, processor.NONE), {})
+        for by_vectors in GOALS.values():
+            for named in by_vectors.values():
+                self.assertLessEqual(set(named), {*CELLS, SHARE})
 
 
 def text(value):
@@ -85,6 +107,36 @@ class Weights(unittest.TestCase):
         self.assertEqual(weights.token_bytes(self.folder), 117)
         safetensors(self.folder / "model-3.safetensors", {"lm_head.weight": 200})
         self.assertEqual(weights.token_bytes(self.folder), 207)
+
+
+class Report(unittest.TestCase):
+    def report(self, ours):
+        """The report on three rounds in which llama.cpp makes 100 tokens a second."""
+        folder = new_folder(self)
+        (folder / "config.json").write_text(json.dumps(dict(model_type=SMOLLM2[0], hidden_size=SMOLLM2[1])))
+        safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": 10_000_000})
+        gguf(folder / "x.gguf", {"token_embd.weight": 8_000_000})
+        lines = [dict(about=dict(system=PLAIN, processor="a processor", ours="avx2"))]
+        for number in range(3):
+            for name in (ONE, PROMPT, QUOTING):
+                line = dict(round=number, cell=name, agreed=64, bandwidth=2e9)
+                for side in sides(name):
+                    speed = ours if side == OURS else 100 - (side == rival(10))
+                    line |= {side: speed, f"{side} drafts": [10, 5], f"{side} other_cpu": 0.0, f"{side} stolen": 0.0}
+                lines.append(line)
+        (folder / "llama-cpp.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            llama_table.report(folder, folder, folder / "x.gguf", 2)
+        return out.getvalue()
+
+    def test_rows_and_shares_are_of_each_side(self):
+        found = self.report(150)
+        share = "share of that read bandwidth with one stream"
+        for words in ("| one stream | 150.0 | 100.0 | 1.50, mean 1.50 (1.50 to 1.50) | 1.4: met | 3 |", "| prompt of 1,000 | 150.0 | 100.0 |",
+                      "| 2.6: missed | 3 |", "| quoting, drafts of 2 | 150.0 | 100.0 |", "10.0 MB of paceline's file (at most 200 tokens a second)",
+                      "8.0 MB of llama.cpp's file (at most 250", f"{share}: {OURS} 0.75, mean 0.75 (0.75 to 0.75); goal 0.58: met", f"{share}: {LLAMA} 0.40,",
+                      "processor: a processor\nPaceline uses avx2\nllama.cpp was built with SSE3"):
+            self.assertIn(words, found)
 
 
 if __name__ == "__main__":

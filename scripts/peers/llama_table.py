@@ -1,13 +1,13 @@
 """The report of the comparison with llama.cpp, from the lines that bench-llama-cpp.py wrote."""
 import collections, json, math, pathlib, statistics
 
-from .cells import ANSWERS, BEGUN, CELLS, DRAFTS, LLAMA, NGRAM, ONE, PROMPT, QUOTED, QUOTING, TOKENS, sides
-from .processor import described
+from .cells import ANSWERS, BEGUN, CELLS, DRAFTS, LLAMA, NGRAM, ONE, PROMPT, QUOTED, QUOTING, SHARE, TOKENS, goals, sides
+from .processor import described, vectors
 from .servers import OURS
 from .weights import token_bytes
 
-# Of the bytes a second that the threads can read: the share of one stream to reach, and the one that has to hold.
-SHARE = (0.65, 0.55)
+# How far the ends of an interval may be from the median. A wider interval says nothing about a goal.
+NEAR = 0.1
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the last one is a little too wide.
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093]
 
@@ -22,14 +22,19 @@ def interval(values):
     return tuple(math.exp(middle + sign * half) for sign in (0, -1, 1))
 
 
-def shown(found):
-    middle, low, high = found
-    return f"{middle:.2f} (one round)" if math.isnan(low) else f"{middle:.2f} ({low:.2f} to {high:.2f})"
+def shown(values):
+    """The median, then the mean and its interval."""
+    middle, low, high = interval(values)
+    return f"{statistics.median(values):.2f}, mean {middle:.2f} " + ("(one round)" if math.isnan(low) else f"({low:.2f} to {high:.2f})")
 
 
-def judged(goal, found):
-    """A goal is met if the interval reaches it."""
-    return f"{goal:g}: " + ("unknown" if math.isnan(found[2]) else "met" if found[2] >= goal else "missed")
+def judged(goal, values):
+    """A goal is met if the median reaches it. An interval that ends further from the median than NEAR says nothing."""
+    if goal is None:
+        return "-"
+    middle, (_, low, high) = statistics.median(values or [math.nan]), interval(values or [math.nan])
+    near = middle * (1 - NEAR) <= low and high <= middle * (1 + NEAR)
+    return f"{goal:g}: " + (("met" if middle >= goal else "missed") if near else "unknown")
 
 
 def read(path):
@@ -42,30 +47,32 @@ def read(path):
 
 def best_side(name, lines):
     """llama.cpp as it is fastest in this cell: with lookup it is measured with several lengths of drafts."""
-    return max(sides(name)[1:], key=lambda side: interval([line[side] for line in lines])[0])
+    return max(sides(name)[1:], key=lambda side: statistics.median(line[side] for line in lines))
 
 
-def row(name, lines, lost):
+def row(name, lines, lost, goal):
     cell, ours = CELLS[name], [line[OURS] for line in lines + lost if line.get(OURS) and line["round"] >= 0]
     mine = f"{statistics.median(ours):.1f}" if ours else "-"
     if not lines:
-        return f"| {cell.title} | {mine} | crashed | - | {cell.goal:g}: unknown | {cell.must:g}: unknown | 0 |"
+        return f"| {cell.title} | {mine} | crashed | - | {judged(goal, [])} | 0 |"
     side = best_side(name, lines)
-    found = interval([line[OURS] / line[side] for line in lines])
-    return (f"| {cell.title}{side.removeprefix(LLAMA).replace(' ', ', ', 1)} | {mine} | {statistics.median(line[side] for line in lines):.1f} | {shown(found)} "
-            f"| {judged(cell.goal, found)} | {judged(cell.must, found)} | {len(lines)} |")
+    title, theirs = cell.title + side.removeprefix(LLAMA).replace(" ", ", ", 1), statistics.median(line[side] for line in lines)
+    ratios = [line[OURS] / line[side] for line in lines]
+    return f"| {title} | {mine} | {theirs:.1f} | {shown(ratios)} | {judged(goal, ratios)} | {len(lines)} |"
 
 
 def report(out, model, gguf, threads):
     about, lines, lost = read(pathlib.Path(out) / "llama-cpp.jsonl")
-    print(f"\ntokens a second, medians of the rounds; {threads} threads each; a goal is met if the ratio's interval reaches it\n")
-    print(f"| cell | {OURS} | {LLAMA} | ratio (95 %) | goal | must hold | rounds |\n|---|---|---|---|---|---|---|")
+    wanted = goals(model, vectors(about["ours"])) if about and "ours" in about else {}
+    print(f"\ntokens a second, medians of the rounds; {threads} threads each; a goal is met if the median of the ratios reaches it, "
+          f"and unknown if their 95 % interval ends further than {NEAR:.0%} from the median\n")
+    print(f"| cell | {OURS} | {LLAMA} | ratio: median, mean (95 %) | goal | rounds |\n|---|---|---|---|---|---|")
     by_cell = {name: ([line for line in lines if line["cell"] == name], [line for line in lost if line["cell"] == name]) for name in CELLS}
     for name, (mine, gone) in by_cell.items():
         if mine or gone:
-            print(row(name, mine, gone))
+            print(row(name, mine, gone, wanted.get(name)))
     single = [line for line in by_cell[ONE][0] + by_cell[ONE][1] if line.get("bandwidth") and line["round"] >= 0]
-    bandwidth(single, {OURS: token_bytes(model), LLAMA: token_bytes(gguf)}, threads)
+    bandwidth(single, {OURS: token_bytes(model), LLAMA: token_bytes(gguf)}, threads, wanted.get(SHARE))
     quoting(by_cell[QUOTING][0])
     print()
     crashes(lost, about)
@@ -75,7 +82,7 @@ def report(out, model, gguf, threads):
             print(f"{CELLS[name].title}: {statistics.fmean(line['agreed'] for line in mine):.0f} of {TOKENS} tokens until the answers differ")
 
 
-def bandwidth(lines, sizes, threads):
+def bandwidth(lines, sizes, threads, goal):
     """The share of the memory's speed with one stream, which reads every weight of its own file for each token."""
     if not lines:
         return
@@ -85,9 +92,8 @@ def bandwidth(lines, sizes, threads):
     for which, size in sizes.items():
         values = [line[which] * size / line["bandwidth"] for line in lines if line.get(which)]
         if values:
-            found = interval(values)
-            goals = f"; goal {judged(SHARE[0], found)}; must hold {judged(SHARE[1], found)}" if which == OURS else ""
-            print(f"share of that read bandwidth with one stream: {which} {shown(found)}{goals}")
+            verdict = f"; goal {judged(goal, values)}" if which == OURS and goal else ""
+            print(f"share of that read bandwidth with one stream: {which} {shown(values)}{verdict}")
 
 
 def quoting(lines):
@@ -97,7 +103,7 @@ def quoting(lines):
           f"{LLAMA} with n-grams of {NGRAM} at most, and with {' and '.join(map(str, DRAFTS))} tokens a draft, of which the faster one counts")
     for side in sides(QUOTING):
         drafted, accepted = (sum(line[f"{side} drafts"][at] for line in lines) for at in (0, 1))
-        against = "" if side == OURS else f"; ratio {shown(interval([line[OURS] / line[side] for line in lines]))}"
+        against = "" if side == OURS else f"; ratio {shown([line[OURS] / line[side] for line in lines])}"
         print(f"{side}: {statistics.median(line[side] for line in lines):.1f} tokens a second, {accepted} of {drafted} drafted tokens accepted{against}")
 
 
