@@ -61,15 +61,18 @@ class Model:
         return list(room[:count])
 
     def decode(self, rows):
-        """Evaluates rows of (token, position, sequence, whether its logits are wanted); the best token of each row that wants them."""
+        """The best token of each of these rows that wants logits."""
+        return [int(each.argmax()) for each in self.logits(rows)]
+
+    def logits(self, rows):
+        """Evaluates rows of (token, position, sequence, whether its logits are wanted); the logits, which the next call overwrites."""
         for at, (token, position, sequence, wanted) in enumerate(rows):
             self.batch.token[at], self.batch.pos[at], self.batch.n_seq_id[at] = token, position, 1
             self.batch.seq_id[at][0], self.batch.logits[at] = sequence, wanted
         self.batch.n_tokens = len(rows)
         if code := ll.llama_decode(self.context, self.batch):
             sys.exit(f"llama_decode returned {code} for {len(rows)} rows")
-        logits = lambda at: np.ctypeslib.as_array(ll.llama_get_logits_ith(self.context, at), (self.size,))
-        return [int(logits(at).argmax()) for at, row in enumerate(rows) if row[3]]
+        return [np.ctypeslib.as_array(ll.llama_get_logits_ith(self.context, at), (self.size,)) for at, row in enumerate(rows) if row[3]]
 
     def generate(self, prompts, tokens, lookup=None):
         """The ids of each sequence, and its steps: when each ended, in seconds after the begin, and how many tokens it gave."""
