@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use paceline_vocabulary::Products;
+
 /// Properties of a loaded target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
@@ -19,4 +21,6 @@ pub struct TargetInfo {
     pub context: i32,
     /// Bytes of its tensors on disk.
     pub weight_bytes: u64,
+    /// How products by its weights are computed: of integers only if some of them stay quantized.
+    pub products: Products,
 }

@@ -11,6 +11,7 @@
 //! ```text
 //!  error · device · info · segment    results, the device, a target's sizes, rows of a sequence
 //!  exact_lanes · id_cell              bits of a row alone; ids that are known when a step begins
+//!  products                           how products by quantized weights are computed
 //!  testing                            what tests ask of MLX's graph
 //!  load · transfer · hidden_states    checkpoints; arrays and hidden states as bytes
 //!  layers                             what model families share; masks and positions
@@ -30,6 +31,7 @@ mod info;
 pub mod kv;
 mod layers;
 pub mod load;
+pub mod products;
 pub mod sample;
 mod segment;
 pub mod target;
@@ -53,6 +55,7 @@ pub use layers::Positions;
 pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
 pub use paceline_blas::RecurrentSizes;
+pub use products::{Products, ProductsChoice, ProductsError};
 pub use segment::{Segment, SequenceId};
 pub use target::{
     LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, plan_target_on,

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every module, each after all that it may import.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "error",
     "device",
     "exact_lanes",
     "id_cell",
+    "products",
     "info",
     "segment",
     "testing",

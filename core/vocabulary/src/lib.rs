@@ -13,6 +13,7 @@
 //! - [`reason`] has the reasons why a request ended without its answer.
 //! - [`state`] has states of processes, workers and links.
 //! - [`report`] has what processes report about themselves.
+//! - [`products`] has how products by quantized weights are computed.
 //! - [`tensor`] has element types and places of tensors.
 //! - [`link`] has the messages between target and drafter.
 //! - [`trace`] has the place of a span in a trace.
@@ -29,6 +30,7 @@ pub mod lane;
 pub mod link;
 pub mod mean;
 pub mod model_files;
+pub mod products;
 pub mod reason;
 pub mod report;
 pub mod sampling;
@@ -42,6 +44,7 @@ pub use chain::chain;
 pub use ids::{Epoch, KeyId, ModelMark, RequestId, Term};
 pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;
+pub use products::Products;
 pub use reason::Reason;
 pub use sampling::SamplingRule;
 pub use tensor::TensorType;

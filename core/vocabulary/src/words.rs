@@ -35,7 +35,7 @@ pub(crate) use worded;
 #[cfg(test)]
 mod tests {
     use crate::state::{GatewayState, LinkPhase, ProcessState, WorkerPhase};
-    use crate::{Force, Lane, Reason, RouteReason, RouteWish};
+    use crate::{Force, Lane, Products, Reason, RouteReason, RouteWish};
 
     #[test]
     fn every_word_leads_back_to_its_value() {
@@ -52,6 +52,7 @@ mod tests {
         check(Lane::ALL, Lane::word, Lane::from_word);
         check(RouteReason::ALL, RouteReason::word, RouteReason::from_word);
         check(RouteWish::ALL, RouteWish::word, RouteWish::from_word);
+        check(Products::ALL, Products::word, Products::from_word);
         check(Force::ALL, Force::word, Force::from_word);
         check(ProcessState::ALL, ProcessState::word, ProcessState::from_word);
         check(WorkerPhase::ALL, WorkerPhase::word, WorkerPhase::from_word);

@@ -58,6 +58,7 @@ use crate::load::{
     ConfigJson, LoadError, Packing, Precision, Quantization, StoragePlan, TensorFiles, WeightForms,
     Weights,
 };
+use crate::products::products;
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
@@ -493,6 +494,7 @@ fn forms(config: &ConfigJson) -> Result<WeightForms, LoadError> {
         precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
         quantization: Quantization::read(config)?,
         keeps: has_product,
+        products: products(),
     })
 }
 

@@ -112,6 +112,14 @@ pub enum LoadError {
         /// Expected and found.
         what: String,
     },
+    /// Products of integers are asked for by name, and the target has none.
+    #[error(
+        "products of integers are configured (target.products = \"integer\"): expected weights that stay quantized on the CPU, found {found}; set target.products = \"auto\" or \"float\""
+    )]
+    Products {
+        /// Format of most of its numbers, or the device.
+        found: String,
+    },
     /// A tensor for which there is no memory, or that MLX cannot count.
     #[error("cannot make an array of {bytes} bytes")]
     TooLarge {

@@ -17,6 +17,7 @@ use super::quantization::QuantFormat;
 use super::tokenizer::token_digest;
 use super::weights::packed_bits;
 use super::{ConfigJson, LoadError, Precision, QuantizedMatrix, TensorFiles, WeightForms};
+use crate::products::Products;
 
 /// Tensors of one format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub struct CheckpointPlan {
     pub has_vision: bool,
     /// Most rows that a pass adds to a sequence: see [`crate::Target::most_rows`].
     pub most_rows: i32,
+    /// How products by its weights are computed.
+    pub products: Products,
     /// Bytes of a number that is computed with.
     pub number_bytes: u64,
     /// Bytes of loaded weights that a token of an answer reads: not an input embedding that is not
@@ -280,6 +283,7 @@ impl CheckpointPlan {
             recurrent,
             has_vision: config.part("vision_config")?.is_some(),
             most_rows,
+            products: forms.products_of(checkpoint),
             notes: checkpoint.notes.iter().cloned().chain(context.note).collect(),
             number_bytes: match forms.precision {
                 Precision::Float32 => 4,
@@ -443,7 +447,8 @@ mod tests {
             ],
         );
         let quantization = Quantization::read(&config).expect("formats");
-        let forms = WeightForms { precision, quantization, keeps };
+        let products = Products::Integer;
+        let forms = WeightForms { precision, quantization, keeps, products };
         CheckpointPlan::of(&files, &config, &forms, PlannedLayers::default()).expect("a plan")
     }
 
@@ -474,6 +479,9 @@ mod tests {
         let bf16 = on_cpu.storage.formats.iter().find(|used| used.format == "bfloat16");
         let paths = &bf16.expect("norms").paths;
         assert_eq!(paths.get("layers.*.norm.weight"), Some(&2));
+        assert_eq!(on_cpu.products, Products::Integer);
+        let expanded = plan(Precision::Float32, |_| false);
+        assert_eq!(expanded.products, Products::Float, "no weight stays quantized");
         let on_gpu = plan(Precision::AsStored, |_| true);
         assert_eq!(on_gpu.storage.memory_bytes(), on_gpu.storage.disk_bytes());
         assert_eq!(on_gpu.storage.disk_bytes(), on_cpu.storage.disk_bytes());
@@ -496,6 +504,7 @@ mod tests {
             precision: Precision::Float32,
             quantization: Quantization::default(),
             keeps: |_| true,
+            products: Products::Float,
         };
         assert!(
             StoragePlan::of(&files, &forms).is_err_and(|error| error.to_string().contains('a'))

@@ -8,6 +8,7 @@ use super::arrays::{blank, is_float, mlx_dtype, stored, widened};
 use super::files::{MappedBytes, TensorEntry, TensorFiles};
 use super::quantization::{QuantFormat, Quantization};
 use super::{LoadError, Unserved};
+use crate::products::Products;
 
 /// In which type weights are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,17 @@ pub struct WeightForms {
     /// Whether a quantized weight of this format stays as it is stored. Others are expanded to
     /// float32.
     pub keeps: fn(QuantFormat) -> bool,
+    /// How products by weights that stay quantized are computed.
+    pub products: Products,
+}
+
+impl WeightForms {
+    /// How products by the weights of this checkpoint are computed.
+    pub(crate) fn products_of(&self, checkpoint: &TensorFiles) -> Products {
+        let mut modules = checkpoint.entries.keys().filter_map(|name| name.strip_suffix(".scales"));
+        let keeps = |module| self.quantization.format(module).is_some_and(self.keeps);
+        if modules.any(keeps) { self.products } else { Products::Float }
+    }
 }
 
 /// A checkpoint being loaded. `take` every tensor, then `finish`.
@@ -42,6 +54,7 @@ pub struct Weights<'a> {
     /// Bits of matrices that are quantized as they are read.
     bits: Option<i32>,
     rehearses: bool,
+    products: Products,
 }
 
 /// Signs of a tensor's numbers.
@@ -79,8 +92,18 @@ impl<'a> Weights<'a> {
     ) -> Self {
         let prefix = String::new();
         let expanded = Expanded::default();
-        let (bits, rehearses) = (None, false);
-        Self { checkpoint, forms, prefix, progress, read_bytes: 0, expanded, bits, rehearses }
+        let products = forms.products_of(&checkpoint);
+        Self {
+            checkpoint,
+            forms,
+            prefix,
+            progress,
+            read_bytes: 0,
+            expanded,
+            bits: None,
+            rehearses: false,
+            products,
+        }
     }
 
     /// Names, types and shapes are checked as in a load, and no weight is read: each array is zeros
@@ -92,6 +115,11 @@ impl<'a> Weights<'a> {
     /// Whether these are the weights of [`Weights::rehearsing`].
     pub fn rehearses(&self) -> bool {
         self.rehearses
+    }
+
+    /// How products by them are computed.
+    pub fn products(&self) -> Products {
+        self.products
     }
 
     /// The tensors that were not taken yet.

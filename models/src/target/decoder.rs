@@ -304,6 +304,7 @@ impl Decoder {
         } else {
             Some(Linear::load(&mut weights, layout.head, vocab, hidden, false)?)
         };
+        let products = weights.products();
         weights.finish()?;
         let info = TargetInfo {
             path: dir.to_path_buf(),
@@ -313,6 +314,7 @@ impl Decoder {
             n_layers: parts.layers.len(),
             context: parts.context,
             weight_bytes,
+            products,
         };
         let decoder = Self {
             info,

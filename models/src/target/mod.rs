@@ -50,8 +50,9 @@ use crate::kv::{KvStore, LayerKv, MOST_ROWS};
 use crate::layers::has_product;
 use crate::load::{
     CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
-    TensorFiles, Unserved, WeightForms, Weights,
+    StoragePlan, TensorFiles, Unserved, WeightForms, Weights,
 };
+use crate::products::{Products, are_required, products};
 use crate::sample::softcap;
 use crate::vision::Vision;
 
@@ -470,7 +471,24 @@ fn forms_on(
             (false, true) => has_product,
             (false, false) => |_| false,
         },
+        products: if on_gpu { Products::Float } else { products() },
     })
+}
+
+/// Refuses a target without products of integers, if the configuration names them.
+///
+/// # Errors
+/// No weight stays quantized on the CPU.
+fn check_products(checkpoint: &TensorFiles, forms: &WeightForms) -> Result<(), LoadError> {
+    if !are_required() || forms.products_of(checkpoint) == Products::Integer {
+        return Ok(());
+    }
+    let storage = StoragePlan::of(checkpoint, forms)?;
+    let found = match (forms.products, storage.formats.into_iter().next()) {
+        (Products::Float, _) => "a GPU".to_owned(),
+        (Products::Integer, first) => first.map_or_else(String::new, |first| first.format),
+    };
+    Err(LoadError::Products { found })
 }
 
 /// Plan of the target in `dir`: its properties and its memory on this device. Reads headers and
@@ -497,6 +515,7 @@ pub fn plan_target_on(
     let mut checkpoint = TensorFiles::open(dir)?;
     let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
+    check_products(&checkpoint, &forms)?;
     let mut unread = |_: u64| {};
     let weights = Weights::new(checkpoint.clone(), forms.clone(), &mut unread).rehearsing();
     (family.load)(TargetFiles { dir, config: &config, weights, weight_bytes: 0 })?;
@@ -537,6 +556,7 @@ pub fn load_target_with(
     let mut checkpoint = TensorFiles::open(dir)?;
     let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
+    check_products(&checkpoint, &forms)?;
     if !parts.has_tower && config.part("vision_config")?.is_some() {
         tracing::info!("no vision tower is served of this checkpoint: requests with images fail");
     }

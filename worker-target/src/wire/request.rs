@@ -323,6 +323,7 @@ mod tests {
             n_layers: 1,
             context: 50,
             weight_bytes: 1,
+            products: paceline_models::Products::Float,
         }
     }
 

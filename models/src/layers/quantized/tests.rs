@@ -10,6 +10,7 @@ use crate::load::{
     ConfigJson, LoadError, MatrixPart, MatrixSizes, Precision, Quantization, StoredMatrix,
     TensorFiles, WeightForms, Weights,
 };
+use crate::products::Products;
 
 const ALL: [(QuantMode, &[i32], &[i32]); 4] = [
     (QuantMode::Affine, &[2, 3, 4, 5, 6, 8], &[32, 64, 128]),
@@ -127,6 +128,7 @@ impl Files {
             precision: Precision::Float32,
             quantization: Quantization::read(&config)?,
             keeps,
+            products: Products::Float,
         };
         let mut progress = |_| {};
         let files = TensorFiles::open(self.dir.path())?;
