@@ -212,6 +212,7 @@ fn used(applies: Applies) -> SettingUse {
         Applies::Gateway => SettingUse::Gateway,
         Applies::Supervisor => SettingUse::Supervisor,
         Applies::Target => SettingUse::Target,
+        Applies::OtherTarget => SettingUse::OtherTarget,
         Applies::Drafter => SettingUse::Drafter,
         Applies::Service => SettingUse::Service,
     }

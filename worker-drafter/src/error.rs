@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paceline_models::{DeviceError, Dtype, LoadError, ModelError};
+use paceline_models::{DeviceError, Dtype, LoadError, ModelError, ProductsError};
 use paceline_process::config::ConfigError;
 
 /// Why the worker does not come up. It is logged, and shown in the supervisor's status.
@@ -10,6 +10,8 @@ use paceline_process::config::ConfigError;
 pub(crate) enum StartError {
     #[error("cannot compute on the configured device")]
     Device(#[source] DeviceError),
+    #[error(transparent)]
+    Products(ProductsError),
     #[error("no drafter is configured; set drafter.model to its directory, or to lookup")]
     NoModel,
     #[error("cannot find the target, in whose checkpoint the drafter is")]

@@ -7,11 +7,13 @@ use clap::Parser;
 use paceline_link::Listener;
 use paceline_link::handshake::{self, Mismatch};
 use paceline_models::{
-    DeviceChoice, DraftInfo, DraftOptions, LoadOptions, Quantize, device, plan_draft, plan_target,
+    DeviceChoice, DraftInfo, DraftOptions, LoadOptions, ProductsChoice, Quantize, device,
+    plan_draft, plan_target, products,
 };
 use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{
-    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, TargetConfig,
+    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, ProductsSetting,
+    TargetConfig,
 };
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_process::{Exit, digest, platform};
@@ -216,9 +218,15 @@ fn prepare_device(config: &Config, files: &DrafterFiles) -> Result<(), StartErro
         Device::Gpu => DeviceChoice::Gpu,
     };
     let on_gpu = device::choose(choice).map_err(StartError::Device)?;
+    let choice = match config.target.products {
+        ProductsSetting::Auto => ProductsChoice::Auto,
+        ProductsSetting::Float => ProductsChoice::Float,
+        ProductsSetting::Integer => ProductsChoice::Integer,
+    };
+    let products = products::choose(choice).map_err(StartError::Products)?;
     device::limit_cache(MLX_CACHE_BYTES);
     let DrafterFiles { dir, kind } = files;
-    tracing::info!(model = %dir.display(), kind, on_gpu, "loading");
+    tracing::info!(model = %dir.display(), kind, on_gpu, %products, "loading");
     Ok(())
 }
 
@@ -273,8 +281,8 @@ fn about(info: &DraftInfo, dir: &Path, named: String) -> DrafterInfo {
 fn welcome(model: &Model, files: &DrafterFiles, config: &Config) -> Result<Welcome, StartError> {
     let (info, dir) = (model.info(), &files.dir);
     let DrafterConfig { quantize, threads, draft_vocabulary, .. } = &config.drafter;
-    let loaded_as =
-        format!("{quantize:?} {draft_vocabulary} {threads:?} {:?}", config.target.device);
+    let TargetConfig { device, products, .. } = config.target;
+    let loaded_as = format!("{quantize:?} {draft_vocabulary} {threads:?} {device:?} {products:?}");
     let fingerprint = format!("{} {}", info.kind, digest::of_checkpoint(dir, &loaded_as));
     let welcome = info.welcome(handshake::VERSION, model.element(), fingerprint);
     welcome.map_err(|cause| StartError::Load { dir: dir.clone(), cause })

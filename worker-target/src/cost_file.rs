@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_models::{Products, TargetInfo};
 use paceline_process::config::{AUTO_COSTS, TargetConfig};
 use paceline_process::{digest, platform};
 use paceline_target_core::{CostCell, Size};
@@ -50,13 +51,13 @@ pub(crate) struct CostFile {
 
 impl CostFile {
     /// The costs of the model in `model_dir`, as `config` has it loaded.
-    pub(crate) fn of(config: &TargetConfig, model_dir: &Path) -> Self {
+    pub(crate) fn of(config: &TargetConfig, info: &TargetInfo) -> Self {
         let directory = match config.saved_costs.as_str() {
             "" => None,
             AUTO_COSTS => platform::cache_dir().map(|cache| cache.join("paceline/costs")),
             path => Some(PathBuf::from(path)),
         };
-        let of_this = digest::of_checkpoint(model_dir, &machine(config));
+        let of_this = digest::of_checkpoint(&info.path, &conditions(config, info.products));
         Self::open(directory.map(|directory| directory.join(format!("{of_this}.json"))))
     }
 
@@ -119,11 +120,11 @@ impl CostFile {
 }
 
 /// Conditions of the costs beside the model's files.
-fn machine(config: &TargetConfig) -> String {
+fn conditions(config: &TargetConfig, products: Products) -> String {
     let TargetConfig { device, threads, keep_quantized, .. } = config;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let (arch, version) = (std::env::consts::ARCH, env!("CARGO_PKG_VERSION"));
-    format!("{version} {arch} {cores} {device:?} {threads:?} {keep_quantized}")
+    format!("{version} {arch} {cores} {device:?} {threads:?} {keep_quantized} {products}")
 }
 
 fn cell(stored: &StoredCell) -> CostCell {
@@ -204,6 +205,12 @@ mod tests {
         assert_eq!(again.steps(), cells(6));
         assert_eq!((again.drafts("one"), again.drafts("other")), (cells(2), cells(3)));
         assert_eq!(again.drafts("none"), []);
+    }
+
+    #[test]
+    fn each_kind_of_products_has_costs_of_its_own() {
+        let of = |products| conditions(&TargetConfig::default(), products);
+        assert_ne!(of(Products::Float), of(Products::Integer));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::path::Path;
 use paceline_link::handshake;
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
 use paceline_models::{
-    DraftPlan, LoadError, ModelError, Quantize, device, plan_draft, plan_target_on,
+    DraftPlan, LoadError, ModelError, ProductsError, Quantize, device, plan_draft, plan_target_on,
+    products,
 };
 use paceline_process::checkpoints::name_of;
 use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
@@ -17,7 +18,7 @@ use paceline_vocabulary::link::Hello;
 use serde_json::{Value, json};
 
 use crate::fit::{Fit, kv_store};
-use crate::load::{device_choice, load_options};
+use crate::load::{device_choice, load_options, products_choice};
 use crate::machine::{Machine, UnknownMachine};
 
 /// Lengths of sequences of which the number that fits is shown, in positions: a short chat, and a
@@ -31,6 +32,8 @@ enum InspectError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Device(#[from] paceline_models::DeviceError),
+    #[error(transparent)]
+    Products(#[from] ProductsError),
     #[error(transparent)]
     Model(#[from] LoadError),
     #[error("cannot plan the KV store")]
@@ -72,6 +75,7 @@ fn describe(inspected: &Inspected<'_>, config: Option<&Path>) -> Result<Value, I
     let machine = machine.map(Machine::named).transpose()?;
     // The machines that have names compute on their GPUs.
     let on_gpu = device::choose(device_choice(&config))? || machine.is_some();
+    products::choose(products_choice(&config))?;
     let plan = plan_target_on(dir, load_options(&config), on_gpu)?;
     let usable = match &machine {
         Some(machine) => Some(machine.usable_bytes),
@@ -86,6 +90,8 @@ fn describe(inspected: &Inspected<'_>, config: Option<&Path>) -> Result<Value, I
         "kv": kv_object(&plan, &fit)?,
         "machine": {
             "device": if on_gpu { "gpu" } else { "cpu" },
+            "products": plan.products.word(),
+            "instructions": products::instructions().filter(|_| !on_gpu),
             "usable_bytes": usable,
             "fits": refusal.is_none(),
             "reason": refusal,

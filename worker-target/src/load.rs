@@ -5,11 +5,13 @@ use std::sync::OnceLock;
 use paceline_models::exact_lanes::{logit_unit, needs_exact_lanes, set_exact_lanes};
 use paceline_models::load::token_digest;
 use paceline_models::{
-    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, Target,
-    TargetInfo, device, draft, load_target_with, plan_target,
+    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, ProductsChoice,
+    ProductsError, Target, TargetInfo, device, draft, load_target_with, plan_target, products,
 };
 use paceline_process::clock::unix_seconds;
-use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes};
+use paceline_process::config::{
+    Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes, ProductsSetting,
+};
 use paceline_process::platform;
 use paceline_process::worker::WorkerContext;
 use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
@@ -45,6 +47,8 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]
+    Products(#[from] ProductsError),
+    #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
     Model(#[from] LoadError),
@@ -65,7 +69,7 @@ pub(crate) enum StartError {
 impl StartError {
     /// Whether each load of the same files ends the same.
     pub(crate) fn is_lasting(&self) -> bool {
-        matches!(self, Self::TooLargeForEver(_))
+        matches!(self, Self::TooLargeForEver(_) | Self::Products(_))
             || matches!(self, Self::Model(error) if error.is_lasting())
     }
 }
@@ -102,6 +106,7 @@ pub(crate) fn load(
         kv_budget_bytes = budget,
         kv_percent,
         context = info.context,
+        products = %info.products,
         "loaded"
     );
     let tower = tower(model.as_ref(), budget);
@@ -109,7 +114,7 @@ pub(crate) fn load(
         .set(loaded_model(context, model.as_ref(), &classes, &tower))
         .expect("a worker loads once");
     let pages = PageStore::new(&kv, config.kv.prefix_cache);
-    let cost_file = CostFile::of(&config.target, &info.path);
+    let cost_file = CostFile::of(&config.target, info);
     let (growth_row, growth_least) = kv.growth_bytes();
     let ledger = Ledger::new(budget, classes)
         .with_tape_row_bytes(kv.tape_row_bytes())
@@ -171,6 +176,7 @@ fn loaded_model(
 fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {
     let WorkerContext { config, progress, .. } = context;
     let on_gpu = device::choose(device_choice(config))?;
+    products::choose(products_choice(config))?;
     set_exact_lanes(on_gpu && lane_form(config) == LaneForm::Exact);
     // Without a bound MLX retains most of the machine's memory.
     device::limit_cache(device::cache_bytes());
@@ -212,6 +218,15 @@ pub(crate) fn device_choice(config: &Config) -> DeviceChoice {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
         Device::Gpu => DeviceChoice::Gpu,
+    }
+}
+
+/// The products that the configuration names.
+pub(crate) fn products_choice(config: &Config) -> ProductsChoice {
+    match config.target.products {
+        ProductsSetting::Auto => ProductsChoice::Auto,
+        ProductsSetting::Float => ProductsChoice::Float,
+        ProductsSetting::Integer => ProductsChoice::Integer,
     }
 }
 

@@ -153,6 +153,35 @@ fn every_checkpoint_is_described_as_its_config_says() {
         check_formats(&found, &config, &name.to_string());
         assert_eq!(found["machine"]["fits"], true, "{name}");
         assert_eq!(found["machine"]["device"], "cpu");
+        // All quantized checkpoints of the repository have a format with kernels.
+        let has_integers = cfg!(target_os = "linux") && key("quantization").is_some();
+        let products = if has_integers { "integer" } else { "float" };
+        assert_eq!(found["machine"]["products"], products, "{name}");
+        assert_eq!(found["machine"]["instructions"].is_string(), cfg!(target_os = "linux"));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn products_of_integers_are_refused_where_there_are_none() {
+    let ask = |model: &str, settings: &[(&str, &str)], more: &[&str]| {
+        let mut command = worker();
+        command.envs(settings.iter().copied()).arg("--inspect").arg(golden(model)).args(more);
+        command.env("PACELINE_TARGET__PRODUCTS", "integer").output().expect("it starts")
+    };
+    let served = ask("qwen3-tiny-q4", &[], &[]);
+    assert!(served.status.success(), "{served:?}");
+    let expanded = [("PACELINE_TARGET__KEEP_QUANTIZED", "false")];
+    for (refused, found) in [
+        (ask("qwen3-tiny", &[], &[]), "found float32;"),
+        (ask("qwen3-tiny-q4", &expanded, &[]), ", expanded to float32;"),
+        (ask("qwen3-tiny-q4", &[], &["--machine", "H100"]), "found a GPU;"),
+    ] {
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(69), "{words}");
+        for part in ["(target.products = \"integer\")", found, "\"auto\" or \"float\""] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
     }
 }
 

@@ -261,6 +261,7 @@ fn applies(used: SettingUse) -> Applies {
         SettingUse::Gateway => Applies::Gateway,
         SettingUse::Supervisor => Applies::Supervisor,
         SettingUse::Target => Applies::Target,
+        SettingUse::OtherTarget => Applies::OtherTarget,
         SettingUse::Drafter => Applies::Drafter,
         SettingUse::Service => Applies::Service,
     }
@@ -272,7 +273,7 @@ fn word(used: SettingUse) -> &'static str {
         SettingUse::InForce => "in_force",
         SettingUse::Gateway => "restart_gateway",
         SettingUse::Supervisor => "restart_supervisor",
-        SettingUse::Target => "restart_target",
+        SettingUse::Target | SettingUse::OtherTarget => "restart_target",
         SettingUse::Drafter => "restart_drafter",
         SettingUse::Service => "restart_service",
     }

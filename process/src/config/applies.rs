@@ -11,6 +11,8 @@ pub enum Applies {
     Supervisor,
     /// The next target reads it.
     Target,
+    /// The next target reads it, and running requests do not go on there.
+    OtherTarget,
     /// The next drafter reads it.
     Drafter,
     /// It is read when the service starts.
@@ -33,6 +35,8 @@ impl Applies {
             | "drafter.idle_stop_s" => Self::AtOnce,
             // The listeners and the model are the service's.
             "gateway.grpc" | "gateway.http" | "target.model" => Self::Service,
+            // A stream depends on it (I1).
+            "target.products" => Self::OtherTarget,
             "log.prompts" => Self::Gateway,
             // The supervisor sets the threads of the processes that it starts.
             "target.threads" | "drafter.threads" | "routing.route_log" => Self::Supervisor,
@@ -57,6 +61,9 @@ impl Applies {
             }
             Applies::Target => {
                 "in force after `paceline restart target`; running requests pause and go on"
+            }
+            Applies::OtherTarget => {
+                "in force after `paceline restart target --drain`, which lets running requests end"
             }
             Applies::Drafter => "in force after `paceline restart drafter`",
             Applies::Service => "in force when the service is started again",

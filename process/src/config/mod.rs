@@ -67,7 +67,9 @@ pub use policy::POLICY_KEYS;
 pub use routing::{Force, RoutingConfig};
 pub use source::{Setting, Source};
 pub use supervisor::SupervisorConfig;
-pub use target::{AUTO_COSTS, Device, ExactLanes, MOST_SEQUENCES, TargetConfig, WiredMemory};
+pub use target::{
+    AUTO_COSTS, Device, ExactLanes, MOST_SEQUENCES, ProductsSetting, TargetConfig, WiredMemory,
+};
 
 /// Environment variable with the path of the configuration file. Set but empty means no file.
 pub const CONFIG_VAR: &str = "PACELINE_CONFIG";

@@ -31,6 +31,19 @@ pub enum ExactLanes {
     Off,
 }
 
+/// How products by quantized weights are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProductsSetting {
+    /// Of integers where there are kernels for them, else of floats.
+    #[default]
+    Auto,
+    /// Of floats.
+    Float,
+    /// Of integers; a place or a checkpoint without them is an error.
+    Integer,
+}
+
 /// Whether the memory of the GPU is wired, so that the system cannot page it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -66,6 +79,12 @@ pub struct TargetConfig {
     /// which needs less memory, and reads less of it for each token. false expands them to float32
     /// at load.
     pub keep_quantized: bool,
+    /// How products by quantized weights are computed. `integer` rounds activations to 8 bits and
+    /// multiplies integers: faster, and logits differ a little from those of `float`. Default: auto,
+    /// integers on the CPU under Linux, else floats. A target that has no such products refuses
+    /// `integer`. It is a part of what a stream depends on: running requests do not go on after a
+    /// change.
+    pub products: ProductsSetting,
     /// Whether images are served, if the checkpoint reads them. Default: true. false serves it as
     /// text alone: the weights of its vision tower are not read, and requests with images are
     /// refused.
@@ -100,6 +119,7 @@ impl Default for TargetConfig {
             device: Device::default(),
             threads: Auto::Auto,
             keep_quantized: true,
+            products: ProductsSetting::default(),
             vision: true,
             saved_costs: AUTO_COSTS.into(),
             prompt_chunk_ms: 250,

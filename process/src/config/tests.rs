@@ -166,6 +166,7 @@ fn wrong_values_name_the_key() {
             "limits.connections_per_peer: expected at least 1",
         ),
         ("[target]\ndevice = \"tpu\"\n", "target.device"),
+        ("[target]\nproducts = \"int8\"\n", "target.products"),
         ("[target]\nmax_sequences = 0\n", "target.max_sequences: expected 1 to 128"),
         ("[target]\nmax_sequences = 129\n", "found 129"),
         ("limits = 3\n", "limits"),
@@ -269,7 +270,9 @@ fn lists_are_arrays_in_the_file_and_texts_with_commas_in_the_environment() {
 fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
     // By the target, by the drafter.
     let readers = |key: &str| match key {
-        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" => (true, true),
+        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "target.products" => {
+            (true, true)
+        }
         // If no drafter is named, as by default, the target decides which one there is.
         "target.model" => (true, true),
         "target.threads"
@@ -316,7 +319,8 @@ fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
     let mut values: Vec<toml::Value> = [true, false].map(toml::Value::from).to_vec();
     values.extend([toml::Value::from(77), toml::Value::from(0.25)]);
     values.extend(
-        ["cpu", "lazy", "q4", "plain", "json", "hermes", "running", "on"].map(toml::Value::from),
+        ["cpu", "lazy", "q4", "plain", "json", "hermes", "running", "on", "float"]
+            .map(toml::Value::from),
     );
     let config = values.into_iter().find_map(|value| {
         let mut table = known.clone();

@@ -29,7 +29,9 @@ impl Config {
         } else {
             String::new()
         };
-        let target = TargetConfig { model, device: self.target.device, ..Default::default() };
+        // The drafter computes where and as the target does.
+        let TargetConfig { device, products, .. } = self.target;
+        let target = TargetConfig { model, device, products, ..Default::default() };
         Self { target, drafter, ..self.of_every_worker() }.hashed()
     }
 
