@@ -95,7 +95,9 @@ impl Case {
 /// Asks each case alone and then all of them at once, eight at a time. `cases` are those checked;
 /// `others` fill the groups.
 fn alone_and_beside_seven_others(cases: &[Case], others: &[Case]) {
-    let stack = Stack::ready("target.model = \"smollm2\"\n");
+    // The references multiply floats.
+    let stack = Stack::ready("target.model = \"smollm2\"\ntarget.products = \"float\"\n");
+    assert_eq!(stack.status().expect("it answers")["model"]["products"], "float");
     let mut near_ties = 0;
     let mut alone = vec![];
     for case in cases {
@@ -187,7 +189,10 @@ fn a_model_without_a_drafter_gets_prompt_lookup_which_quotes_its_prompt() {
         return;
     }
     let stack = Stack::drafting("target.model = \"smollm2\"\n");
-    assert_eq!(stack.status().expect("it answers")["drafter"]["model"], "lookup");
+    let status = stack.status().expect("it answers");
+    assert_eq!(status["drafter"]["model"], "lookup");
+    let products = if cfg!(target_os = "linux") { "integer" } else { "float" };
+    assert_eq!(status["model"]["products"], products);
     let ask = continue_text(&format!("{REPEATED}\n\n{REPEATED}\n\n{}", &REPEATED[..120]));
     let ask = ask.max_tokens(64);
     let plain = stack.ask(reference(ask.clone())).expect("served");

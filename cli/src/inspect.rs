@@ -156,6 +156,9 @@ fn text(object: &Value) -> String {
     for format in object["formats"].as_array().into_iter().flatten() {
         text.push_str(&format_lines(format));
     }
+    let kernels = machine["instructions"].as_str();
+    let kernels = kernels.map_or_else(String::new, |set| format!(", kernels for {set}"));
+    let _ = writeln!(text, "products    {}{kernels}", word(&machine["products"]));
     let _ = writeln!(
         text,
         "context     {} positions, {} of KV each, {}{} for the longest sequence",
@@ -290,7 +293,7 @@ mod tests {
             "kv": {"position_bytes": 147456, "longest_sequence_bytes": 6u64 << 30, "budget_bytes": 1 << 30,
                 "budget_positions": 7281, "budget_longest_sequences": 0, "state_bytes": 150u64 << 20, "window_bytes": 1u64 << 30,
                 "budget_sequences": [{"positions": 256, "sequences": 5}, {"positions": 4096, "sequences": 1}]},
-            "machine": {"device": "cpu", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
+            "machine": {"device": "cpu", "products": "integer", "instructions": "AVX2", "usable_bytes": 3u64 << 30, "fits": false, "reason": "too large"},
             "drafter": {"path": "/d", "kind": "dflash", "memory_bytes": 1 << 20, "fits": true, "reason": null},
         });
         assert_eq!(served_here(&object).expect_err("it does not fit").exit, REFUSED);
@@ -302,6 +305,7 @@ mod tests {
             "252 tensors, 8.00 billion parameters, affine, 4 bits, groups of 64\n",
             "145 tensors, 300 thousand parameters, bfloat16\n",
             "model.layers.*.norm.weight (36)",
+            "products    integer, kernels for AVX2\n",
             "40960 positions, 144.0 KiB of KV each, 150.0 MiB of states for each sequence, 1.0 GiB of sliding windows at most for each sequence, 6.0 GiB for the longest",
             "sequences   5 of 256 positions, or 1 of 4096 positions fit the KV budget",
             "3.0 GiB can be used now; KV budget 1.0 GiB: 7281 positions, or 0 of",

@@ -1,6 +1,6 @@
 //! Values of enums as people and JSON have them: `ROUTE_REASON_DRAFTER_ABSENT` is "drafter_absent".
 
-use crate::v1::{FinishReason, KvReduction, Lane, ProcessState, RouteReason, RouteWish};
+use crate::v1::{FinishReason, KvReduction, Lane, ProcessState, Products, RouteReason, RouteWish};
 
 macro_rules! words {
     ($($name:ident: $prefix:literal),* $(,)?) => {$(
@@ -19,6 +19,7 @@ words! {
     KvReduction: "KV_REDUCTION_",
     Lane: "LANE_",
     ProcessState: "PROCESS_STATE_",
+    Products: "PRODUCTS_",
     RouteReason: "ROUTE_REASON_",
     RouteWish: "ROUTE_WISH_",
 }

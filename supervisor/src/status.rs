@@ -161,6 +161,8 @@ fn model(core: &Supervisor) -> Option<ModelStatus> {
         position_bytes: longest.bytes / u64::from(longest.positions.max(1)),
         exact_lanes: model.exact_lanes,
         logit_unit: model.logit_unit,
+        products: v1::Products::from(model.products).into(),
+        instructions: model.instructions.clone(),
         vision: model.vision,
         image_limits: image_limits(core).filter(|_| model.vision),
         unread_tool_calls: core.gateway().report().is_some_and(|report| report.unread_tool_calls),

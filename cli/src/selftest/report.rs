@@ -34,6 +34,8 @@ pub struct SelftestReport {
     pub identity: TokenComparison,
     /// Whether a row alone was computed by the kernels of blocks (`target.exact_lanes`).
     pub exact_lanes: bool,
+    /// Products by quantized weights and their kernels, in words.
+    pub products: Option<String>,
     /// Drafts that came too late.
     pub late_drafts: u64,
     /// Answers without a draft although they asked for one: reason and number.
@@ -73,6 +75,8 @@ impl Report for SelftestReport {
         if self.exact_lanes {
             text.push_str("exact lanes: a row alone is computed by the kernels of blocks\n");
         }
+        let products = self.products.iter().map(|words| format!("products: {words}\n"));
+        text.extend(products);
         if let (Some(sampled), Some(greedy)) =
             (self.sampled_tokens_per_cycle, self.all.tokens_per_cycle)
         {
@@ -197,6 +201,14 @@ Leave the drafter on.
         let line = "equal\nexact lanes: a row alone";
         assert!(SelftestReport { exact_lanes: true, ..report() }.text().contains(line));
         assert!(!report().text().contains("exact lanes"));
+    }
+
+    #[test]
+    fn products_are_named() {
+        let products = Some("integer, kernels for AVX2".to_owned());
+        let line = "equal\nproducts: integer, kernels for AVX2\n";
+        assert!(SelftestReport { products, ..report() }.text().contains(line));
+        assert!(!report().text().contains("products"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::pace::{PARTS, Pace};
 use super::plan::SelftestPlan;
 use super::report::SelftestReport;
 use super::verdict::{Findings, verdict};
+use crate::status::products_words;
 use crate::step_costs::StepMs;
 
 /// Interval between lines of progress where none replaces the last one.
@@ -138,6 +139,7 @@ impl<'a> Tester<'a> {
             kinds,
             all,
             exact_lanes: after.model.as_ref().is_some_and(|model| model.exact_lanes),
+            products: after.model.as_ref().map(products_words),
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
             step_costs: after

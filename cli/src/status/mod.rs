@@ -11,8 +11,8 @@ use paceline_client::{Failure, Screen, program};
 use paceline_process::config::Config;
 use paceline_process::{Loaded, RuntimeDir};
 use paceline_proto::v1::{
-    ImageLimits, KvReduction, KvStatus, LinkStatus, ProcessStatus, RefusedDrafter, StatusRequest,
-    StatusResponse,
+    ImageLimits, KvReduction, KvStatus, LinkStatus, ModelStatus, ProcessStatus, RefusedDrafter,
+    StatusRequest, StatusResponse,
 };
 use serde_json::{Value, json};
 
@@ -94,7 +94,8 @@ pub fn object(status: &StatusResponse) -> Value {
         "model": status.model.as_ref().map(|model| json!({
             "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
             "position_bytes": model.position_bytes, "exact_lanes": model.exact_lanes,
-            "logit_unit": model.logit_unit, "vision": model.vision,
+            "logit_unit": model.logit_unit, "products": model.products().word(),
+            "instructions": some(&model.instructions), "vision": model.vision,
             "image_limits": model.image_limits.map(limits_object),
             "unread_tool_calls": model.unread_tool_calls,
         })),
@@ -196,7 +197,8 @@ pub fn table(status: &StatusResponse) -> String {
 
 /// Lines about the model.
 fn of_model(status: &StatusResponse) -> String {
-    images(status) + tool_calls(status) + lanes(status)
+    let products = status.model.as_ref().map(products);
+    images(status) + tool_calls(status) + lanes(status) + &products.unwrap_or_default()
 }
 
 /// A line about images, once the model is known.
@@ -226,6 +228,20 @@ fn lanes(status: &StatusResponse) -> &'static str {
             "lanes: exact; a row alone is computed by the kernels of blocks\n"
         }
         _ => "",
+    }
+}
+
+/// A line about products by quantized weights.
+fn products(model: &ModelStatus) -> String {
+    format!("products: {}\n", products_words(model))
+}
+
+/// The kind of products by quantized weights and the instruction set of their kernels, in words.
+pub fn products_words(model: &ModelStatus) -> String {
+    let kind = model.products().word();
+    match model.instructions.as_str() {
+        "" => kind,
+        instructions => format!("{kind}, kernels for {instructions}"),
     }
 }
 
@@ -310,7 +326,7 @@ pub fn uptime(seconds: f64) -> String {
 mod tests {
     use super::*;
     use paceline_process::config::DrafterModels;
-    use paceline_proto::v1::{ModelStatus, PolicySetting, ProcessState, RoutingStatus};
+    use paceline_proto::v1::{PolicySetting, ProcessState, Products, RoutingStatus};
 
     fn snapshot() -> StatusResponse {
         let target = ProcessStatus {
@@ -391,6 +407,8 @@ mod tests {
             vision: false,
             image_limits: None,
             unread_tool_calls: false,
+            products: Products::Integer.into(),
+            instructions: "AVX2".into(),
         };
         let limits = ImageLimits { max_images: 8, max_pixels: 40, read_pixels: 20, max_tokens: 5 };
         let seeing = ModelStatus { vision: true, image_limits: Some(limits), ..model.clone() };
@@ -407,10 +425,17 @@ mod tests {
         assert!(table(&exact).contains("lanes: exact; "), "{}", table(&exact));
         assert!(!table(&snapshot()).contains("lanes: "));
         assert!(table(&exact).contains("images: none"), "{}", table(&exact));
+        assert!(
+            table(&exact).contains("products: integer, kernels for AVX2\n"),
+            "{}",
+            table(&exact)
+        );
         let known = super::object(&exact);
+        assert_eq!(known["model"]["products"], "integer");
+        assert_eq!(known["model"]["instructions"], "AVX2");
         assert_eq!(
             keys(&known["model"]),
-            "name context_length vocab_size position_bytes exact_lanes logit_unit vision image_limits unread_tool_calls"
+            "name context_length vocab_size position_bytes exact_lanes logit_unit products instructions vision image_limits unread_tool_calls"
         );
     }
 

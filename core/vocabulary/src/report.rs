@@ -1,6 +1,7 @@
 //! Reports of processes about themselves, and the figures in them.
 
 use crate::ids::{Epoch, ModelMark};
+use crate::products::Products;
 use crate::state::{GatewayState, LinkPhase, WorkerPhase};
 
 /// A worker's report, every 250 ms and after every change of phase.
@@ -231,6 +232,10 @@ pub struct ModelInfo {
     pub exact_lanes: bool,
     /// Unit in which its logits are known; 0: that of float32.
     pub logit_unit: f32,
+    /// How products by its quantized weights are computed.
+    pub products: Products,
+    /// Instruction set of the CPU's kernels; empty where MLX computes.
+    pub instructions: String,
 }
 
 /// The model that a drafter serves.

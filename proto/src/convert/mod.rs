@@ -65,6 +65,7 @@ convert! {
     internal::GatewayState = state::GatewayState { Starting, Ready, Draining }
     internal::PolicyForce = words::Force { Auto, Plain, Speculative }
     internal::TensorType = words::TensorType { F32, F16, Bf16 }
+    v1::Products = words::Products { Float, Integer }
 }
 
 impl From<report::ImageLimits> for v1::ImageLimits {
@@ -145,12 +146,45 @@ same_fields! {
         active_bytes, cache_bytes, limit_bytes, recommended_bytes,
     }
     internal::KvClass = report::KvClass { positions, bytes }
-    internal::ModelInfo = report::ModelInfo {
-        name, path, architecture, context_length, vocab_size, weight_bytes, vision, exact_lanes,
-        logit_unit,
-    }
     internal::DrafterInfo = report::DrafterInfo {
         name, path, kind, weight_bytes, block_size, images,
+    }
+}
+
+impl From<report::ModelInfo> for internal::ModelInfo {
+    fn from(model: report::ModelInfo) -> Self {
+        Self {
+            name: model.name,
+            path: model.path,
+            architecture: model.architecture,
+            context_length: model.context_length,
+            vocab_size: model.vocab_size,
+            weight_bytes: model.weight_bytes,
+            vision: model.vision,
+            exact_lanes: model.exact_lanes,
+            logit_unit: model.logit_unit,
+            products: v1::Products::from(model.products).into(),
+            instructions: model.instructions,
+        }
+    }
+}
+
+impl From<internal::ModelInfo> for report::ModelInfo {
+    fn from(model: internal::ModelInfo) -> Self {
+        Self {
+            // A target that names none has no integers.
+            products: model.products().try_into().unwrap_or_default(),
+            name: model.name,
+            path: model.path,
+            architecture: model.architecture,
+            context_length: model.context_length,
+            vocab_size: model.vocab_size,
+            weight_bytes: model.weight_bytes,
+            vision: model.vision,
+            exact_lanes: model.exact_lanes,
+            logit_unit: model.logit_unit,
+            instructions: model.instructions,
+        }
     }
 }
 
@@ -204,6 +238,27 @@ mod tests {
         for &phase in state::LinkPhase::ALL {
             assert_eq!(state::LinkPhase::try_from(internal::LinkPhase::from(phase)), Ok(phase));
         }
+    }
+
+    #[test]
+    fn a_model_is_the_same_after_a_message() {
+        let model = report::ModelInfo {
+            name: "m".into(),
+            path: "/m".into(),
+            architecture: "qwen3".into(),
+            context_length: 1,
+            vocab_size: 2,
+            weight_bytes: 3,
+            vision: true,
+            exact_lanes: true,
+            logit_unit: 0.5,
+            products: words::Products::Integer,
+            instructions: "AVX2".into(),
+        };
+        let message = internal::ModelInfo::from(model.clone());
+        assert_eq!(report::ModelInfo::from(message), model);
+        let without = report::ModelInfo::from(internal::ModelInfo::default());
+        assert_eq!(without.products, words::Products::Float);
     }
 
     #[test]

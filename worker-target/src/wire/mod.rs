@@ -5,8 +5,10 @@ mod images;
 mod request;
 
 use paceline_models::exact_lanes::exact_lanes;
+use paceline_models::products::instructions;
 use paceline_models::sample::Logprobs;
 use paceline_proto::internal::v1 as internal;
+use paceline_proto::v1;
 use paceline_target_core::scheduler::ServedFigures;
 use paceline_target_core::{Emission, Finish};
 use paceline_vocabulary::generation::{
@@ -84,5 +86,7 @@ pub(crate) fn model_info(loaded: &LoadedModel) -> internal::ModelInfo {
         vision: loaded.vision.is_some(),
         exact_lanes: exact_lanes(),
         logit_unit: loaded.logit_unit,
+        products: v1::Products::from(loaded.info.products).into(),
+        instructions: instructions().unwrap_or_default().to_owned(),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::Refusal;
-use paceline_vocabulary::report::{GatewayReport, ModelInfo};
+use paceline_vocabulary::report::GatewayReport;
 use paceline_vocabulary::{Epoch, Reason, Term};
 use tonic::{Code, Status};
 
@@ -20,7 +20,7 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         can_serve: state.can_serve,
         reason: Reason::from_word(&state.reason),
         message: state.message,
-        model: state.model.map(model),
+        model: state.model.map(Into::into),
         drafter_serves: state.drafter_serves,
         leaving: state.leaving,
         held: state.held,
@@ -29,20 +29,6 @@ pub(super) fn service(state: internal::ServiceState) -> ServiceState {
         // The supervisor learns them from this process.
         images: None,
         unread_tool_calls: false,
-    }
-}
-
-fn model(model: internal::ModelInfo) -> ModelInfo {
-    ModelInfo {
-        name: model.name,
-        path: model.path,
-        architecture: model.architecture,
-        context_length: model.context_length,
-        vocab_size: model.vocab_size,
-        weight_bytes: model.weight_bytes,
-        vision: model.vision,
-        exact_lanes: model.exact_lanes,
-        logit_unit: model.logit_unit,
     }
 }
 
