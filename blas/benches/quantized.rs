@@ -5,7 +5,8 @@
 //! disturbs both. Printed: medians, in brackets the quarter points.
 //!
 //! `cargo bench -p paceline-blas --bench quantized -- [rounds [threads]] [word]... [huge]`. With
-//! words, only the sets with one of them in their names. `huge`: weights in huge pages.
+//! words, only the sets with one of them in their names. `huge`: weights in huge pages. `integers`:
+//! products of 8-bit integers, by arranged weights.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -106,10 +107,12 @@ mod linux {
         words: Vec<u32>,
         /// Where the first matrix begins.
         first: usize,
+        /// Whether integers are multiplied. Any bits are an arranged matrix, too.
+        integers: bool,
     }
 
     impl Weights {
-        fn new(set: Set, huge: bool) -> Self {
+        fn new(set: Set, huge: bool, integers: bool) -> Self {
             /// Words of a huge page.
             const PAGE: usize = (2 << 20) / 4;
             let size: usize = set.shapes.iter().map(Shape::size).sum();
@@ -128,7 +131,7 @@ mod linux {
                 }
                 words.resize(end, 0);
             }
-            Self { set, words, first }
+            Self { set, words, first, integers }
         }
 
         fn bytes(&self) -> usize {
@@ -175,6 +178,7 @@ mod linux {
                     inputs,
                 )
                 .expect("a matrix");
+                let matrix = if self.integers { matrix.of_tiles() } else { matrix };
                 let x = FloatRows { numbers: x, count: rows, stride: inputs, length: inputs };
                 product(x, &matrix, &mut out[..rows * outputs]);
             }
@@ -248,10 +252,12 @@ mod linux {
         let arguments: Vec<String> =
             std::env::args().skip(1).filter(|text| !text.starts_with('-')).collect();
         let numbers: Vec<usize> = arguments.iter().filter_map(|text| text.parse().ok()).collect();
-        let huge = arguments.iter().any(|text| text == "huge");
+        let is = |word: &str| arguments.iter().any(|text| text == word);
+        let (huge, integers) = (is("huge"), is("integers"));
         let words: Vec<&String> = arguments
             .iter()
-            .filter(|text| text.parse::<usize>().is_err() && *text != "huge")
+            .filter(|text| text.parse::<usize>().is_err())
+            .filter(|text| !["huge", "integers"].contains(&text.as_str()))
             .collect();
         let rounds = numbers.first().copied().unwrap_or(15).max(1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -264,7 +270,7 @@ mod linux {
             if !words.is_empty() && !words.iter().any(|word| set.name.contains(word.as_str())) {
                 continue;
             }
-            let weights = Weights::new(set, huge);
+            let weights = Weights::new(set, huge, integers);
             for threads in &each {
                 set_threads(*threads);
                 weights.measure(rounds, *threads, &x, &mut out);

@@ -14,6 +14,7 @@ mod blocks;
 mod decode;
 mod delta;
 mod functions;
+pub(crate) mod integer;
 mod lanes;
 mod quantized;
 
@@ -59,15 +60,34 @@ impl Product {
     /// # Safety
     /// There are as many rows.
     pub(crate) unsafe fn rows(&self, from: usize, to: usize) -> Product {
-        // SAFETY: the caller's. A packed row takes as many floats as the longest vector makes of k.
+        // SAFETY: the caller's.
         unsafe {
             let a = self.a.add(from * self.a_row);
             let packed = if self.packed.is_null() {
                 self.packed
             } else {
-                self.packed.add(from * packed_row(self.k))
+                self.packed.add(from * self.packed_row())
             };
             Product { m: to - from, a, packed, c: self.c.add(from * self.ldc), ..*self }
+        }
+    }
+
+    /// The weight, if it is multiplied by integers.
+    fn integers(&self) -> Option<&QuantizedWeight> {
+        // SAFETY: the weight of a product lives as long as it.
+        unsafe { self.weight.as_ref() }.filter(|weight| weight.tiles)
+    }
+
+    /// Many rows are given out in multiples of this: the rows of a block, for all instruction sets.
+    pub(crate) fn row_step(&self) -> usize {
+        if self.integers().is_some() { 8 } else { 6 }
+    }
+
+    /// Floats from a packed row to the next.
+    fn packed_row(&self) -> usize {
+        match self.integers() {
+            Some(weight) => integer::packed_row(self.k, weight.group),
+            None => packed_row(self.k),
         }
     }
 
@@ -103,6 +123,13 @@ type Columns = unsafe fn(&Product, usize, usize);
 /// Computes columns `from..to` of C, B quantized, with room for what it expands.
 type QuantizedColumns = unsafe fn(&Product, &QuantizedWeight, usize, usize, &mut PackBuffer);
 
+/// Products of integers: packs the rows of A, and computes columns `from..to` of C.
+#[derive(Clone, Copy)]
+struct IntegerKernels {
+    pack: unsafe fn(&Product, &QuantizedWeight, *mut f32),
+    columns: unsafe fn(&Product, &QuantizedWeight, usize, usize),
+}
+
 /// The kernels of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
@@ -111,6 +138,7 @@ pub(crate) struct Kernels {
     columns: Columns,
     quantized_pack: Pack,
     quantized_columns: QuantizedColumns,
+    integers: IntegerKernels,
     pub(crate) functions: Functions,
     pub(crate) delta: DeltaFunctions,
 }
@@ -144,9 +172,6 @@ struct PackedLine([f32; 16]);
 /// kernels.
 pub(crate) const COLUMNS: usize = 64;
 
-/// Many rows are given out in multiples of this: the rows of a block, for all instruction sets.
-pub(crate) const ROWS: usize = 6;
-
 /// Floats between packed rows: whole cache lines, and no vector is longer.
 const fn packed_row(k: usize) -> usize {
     k.next_multiple_of(16)
@@ -165,7 +190,7 @@ impl Kernels {
         tile: usize,
         buffer: &mut PackBuffer,
     ) -> Product {
-        let packed = buffer.floats(product.m * packed_row(product.k));
+        let packed = buffer.floats(product.m * product.packed_row());
         // SAFETY: the caller's; there is room.
         unsafe { self.prepare_at(product, tile, packed) }
     }
@@ -175,7 +200,7 @@ impl Kernels {
     /// # Safety
     /// [`Kernels::prepare`]'s, for each.
     pub(crate) unsafe fn prepare_all(&self, products: &mut [Product], buffer: &mut PackBuffer) {
-        let size = |product: &Product| product.m * packed_row(product.k);
+        let size = |product: &Product| product.m * product.packed_row();
         let mut packed = buffer.floats(products.iter().map(size).sum());
         for product in products {
             // SAFETY: the caller's; there is room for all.
@@ -197,7 +222,11 @@ impl Kernels {
             // SAFETY: the rows are the product's and there is room for them.
             unsafe {
                 let part = product.rows(from, (from + tile).min(product.m));
-                pack(&part, packed.add(from * packed_row(product.k)));
+                let packed = packed.add(from * product.packed_row());
+                match product.integers() {
+                    Some(weight) => (self.integers.pack)(&part, weight, packed),
+                    None => pack(&part, packed),
+                }
             }
         }
         Product { packed, ..*product }
@@ -214,6 +243,7 @@ impl Kernels {
         unsafe {
             match product.weight.as_ref() {
                 None => (self.columns)(product, from, to),
+                Some(weight) if weight.tiles => (self.integers.columns)(product, weight, from, to),
                 Some(weight) => BUFFER.with_borrow_mut(|buffer| {
                     (self.quantized_columns)(product, weight, from, to, buffer);
                 }),
@@ -223,13 +253,17 @@ impl Kernels {
 }
 
 macro_rules! kernels {
-    ($name:literal, $set:ident) => {
+    ($name:literal, $set:ident, $integers:ident) => {
         Kernels {
             name: $name,
             pack: blocks::$set::pack,
             columns: blocks::$set::columns,
             quantized_pack: quantized::$set::pack,
             quantized_columns: quantized::$set::columns,
+            integers: IntegerKernels {
+                pack: integer::$integers::pack,
+                columns: integer::$integers::columns,
+            },
             functions: functions::$set::ALL,
             delta: delta::$set::ALL,
         }
@@ -237,7 +271,7 @@ macro_rules! kernels {
 }
 
 /// Plain Rust: for processors without any of the others, and as a second opinion in tests.
-pub(crate) const PORTABLE: Kernels = kernels!("portable", portable);
+pub(crate) const PORTABLE: Kernels = kernels!("portable", portable, portable);
 
 /// Plain Rust in blocks of eight columns, as the instruction sets with many registers have them: so
 /// that tests reach those blocks on every machine, and under Miri.
@@ -256,17 +290,29 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
         let avx2 = std::is_x86_feature_detected!("avx2")
             && std::is_x86_feature_detected!("fma")
             && std::is_x86_feature_detected!("f16c");
-        let avx512 = std::is_x86_feature_detected!("avx512f")
+        let avx512 = avx2
+            && std::is_x86_feature_detected!("avx512f")
             && std::is_x86_feature_detected!("avx512bw")
             && std::is_x86_feature_detected!("avx512vl");
+        let avx512_vnni = avx512 && std::is_x86_feature_detected!("avx512vnni");
+        let avx_vnni = avx2 && std::is_x86_feature_detected!("avxvnni");
         [
-            (avx512 && avx2).then_some(kernels!("avx512", avx512)),
-            avx2.then_some(kernels!("avx2", avx2)),
+            avx512_vnni.then_some(kernels!("avx512-vnni", avx512, avx512_vnni)),
+            avx512.then_some(kernels!("avx512", avx512, avx2)),
+            avx_vnni.then_some(kernels!("avx2-vnni", avx2, avx_vnni)),
+            avx2.then_some(kernels!("avx2", avx2, avx2)),
         ]
     };
     // NEON belongs to the architecture.
     #[cfg(target_arch = "aarch64")]
-    let native = [Some(kernels!("neon", neon))];
+    let native = [
+        std::arch::is_aarch64_feature_detected!("dotprod").then_some(kernels!(
+            "neon-dotprod",
+            neon,
+            neon_dot
+        )),
+        Some(kernels!("neon", neon, neon)),
+    ];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let native: [Option<Kernels>; 0] = [];
     let all = native.into_iter().flatten().chain([PORTABLE]);

@@ -35,6 +35,8 @@ pub(crate) struct QuantizedWeight {
     pub(crate) group: usize,
     /// 2, 3, 4, 5, 6 or 8.
     pub(crate) bits: usize,
+    /// Whether all parts lie in tiles of columns, for products of integers ([`super::integer`]).
+    pub(crate) tiles: bool,
 }
 
 /// Columns of a block: those of the float product, so that neither cuts the other's.

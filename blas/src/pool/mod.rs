@@ -12,11 +12,11 @@ mod several;
 mod sync;
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use self::helpers::{Job, Pool};
-use crate::kernel::{COLUMNS, Kernels, PackBuffer, Product, ROWS};
+use crate::kernel::{COLUMNS, Kernels, PackBuffer, Product};
 
 pub(crate) use several::run_several;
 
@@ -116,6 +116,14 @@ pub(crate) fn fill_rows(
     run_pieces(pieces, threads, &piece);
 }
 
+/// Calls `each` with every `length` numbers of `all`, on all threads.
+pub(crate) fn for_each_part<T: Send>(all: &mut [T], length: usize, each: impl Fn(&mut [T]) + Sync) {
+    let parts: Vec<_> = all.chunks_exact_mut(length).map(Mutex::new).collect();
+    run_pieces(parts.len(), threads(), &|at: usize| {
+        each(&mut parts[at].lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
 /// Does each piece of some work once, on as many threads.
 pub(crate) fn run_pieces(pieces: usize, threads: usize, piece: &(impl Fn(usize) + Sync)) {
     let work = SharedWork(piece);
@@ -175,7 +183,7 @@ thread_local! {
 /// A, B and C are as large as the product says, and C is nobody else's.
 pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
     let bands = product.m.div_ceil(BAND).max(1);
-    let rows = product.m.div_ceil(bands).next_multiple_of(ROWS);
+    let rows = product.m.div_ceil(bands).next_multiple_of(product.row_step());
     BUFFER.with_borrow_mut(|buffer| {
         for from in (0..product.m).step_by(rows) {
             // SAFETY: the caller's, and a band is of the product's rows.
@@ -244,7 +252,7 @@ impl Partition {
         let rows = match m {
             ..=FEW if across >= threads => m,
             ..=FEW => m.div_ceil(threads.min(pieces)),
-            _ => m.div_ceil(pieces.div_ceil(across)).next_multiple_of(ROWS),
+            _ => m.div_ceil(pieces.div_ceil(across)).next_multiple_of(product.row_step()),
         };
         Self { columns, rows: rows.max(1) }
     }

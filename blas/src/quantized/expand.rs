@@ -1,6 +1,7 @@
 //! Rows of a quantized matrix as floats, as a table of embeddings needs them.
 
-use super::{Factors, QuantizedFormat, QuantizedMatrix};
+use super::{Factors, QuantizedFormat, QuantizedMatrix, arrange};
+use crate::kernel::integer::TILE;
 use crate::kernel::{brain, half};
 
 impl Factors<'_> {
@@ -21,7 +22,8 @@ impl QuantizedMatrix<'_> {
     /// # Panics
     /// There is no such row, or `out` is not as long as one.
     pub fn expand_row(&self, at: usize, out: &mut [f32]) {
-        let Self { packed, scales, biases, format: QuantizedFormat { bits, group }, .. } = *self;
+        let Self { packed, scales, biases, format, inputs, tiles, .. } = *self;
+        let QuantizedFormat { bits, group } = format;
         assert!(
             at < self.outputs && out.len() == self.inputs,
             "expected one of {} rows of {} numbers, found row {at} and room for {}",
@@ -30,10 +32,19 @@ impl QuantizedMatrix<'_> {
             out.len()
         );
         let row = &packed[at * (self.inputs / 32 * bits)..][..self.inputs / 32 * bits];
-        let first = at * (self.inputs / group);
+        let groups = inputs / group;
         for (block, numbers) in out.chunks_exact_mut(group).enumerate() {
-            let (scale, bias) = (scales.number(first + block), biases.number(first + block));
+            let factor = match tiles {
+                true => (at / TILE * groups + block) * TILE + at % TILE,
+                false => at * groups + block,
+            };
+            let (scale, bias) = (scales.number(factor), biases.number(factor));
             for (index, number) in numbers.iter_mut().enumerate() {
+                if tiles {
+                    let q = arrange::number(packed, bits, inputs, at, block * group + index);
+                    *number = scale * f32::from(q) + bias;
+                    continue;
+                }
                 let bit = (block * group + index) * bits;
                 let next = row.get(bit / 32 + 1).copied().unwrap_or(0);
                 let two = u64::from(row[bit / 32]) | u64::from(next) << 32;

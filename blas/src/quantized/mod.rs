@@ -2,8 +2,10 @@
 //! affine quantization stores it. Nothing is widened in memory: bits, scales and biases are read as
 //! they are stored. An element has the same bits whatever other rows there are and however many
 //! threads (I1); they are those of the float product by the expanded matrix ([`crate::kernel`]'s
-//! order).
+//! order), or of a product of 8-bit integers where the matrix was arranged for it ([`arrange`],
+//! [`crate::kernel::integer`]).
 
+mod arrange;
 mod expand;
 
 use std::fmt;
@@ -11,6 +13,8 @@ use std::fmt;
 use crate::kernel::{self, Product, QuantizedWeight};
 use crate::pool;
 use crate::sgemm::kernels;
+
+pub use arrange::{FactorsMut, arrange, can_be as can_be_arranged, restore};
 
 /// Scales or biases as they are stored.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +85,8 @@ pub struct QuantizedMatrix<'a> {
     format: QuantizedFormat,
     outputs: usize,
     inputs: usize,
+    /// Whether it is [`arrange`]d.
+    tiles: bool,
 }
 
 impl<'a> QuantizedMatrix<'a> {
@@ -116,7 +122,17 @@ impl<'a> QuantizedMatrix<'a> {
                 factors[1]
             )));
         }
-        Ok(Self { packed, scales, biases, format, outputs, inputs })
+        Ok(Self { packed, scales, biases, format, outputs, inputs, tiles: false })
+    }
+
+    /// The matrix whose parts are [`arrange`]d, which is multiplied by rows of 8-bit integers.
+    ///
+    /// # Panics
+    /// It cannot be arranged.
+    #[must_use]
+    pub fn of_tiles(self) -> Self {
+        assert!(arrange::can_be(self.outputs), "expected whole tiles, found {} rows", self.outputs);
+        Self { tiles: true, ..self }
     }
 
     /// Rows of the matrix.
@@ -142,6 +158,7 @@ impl<'a> QuantizedMatrix<'a> {
             biases: self.biases.place(from * groups),
             group,
             bits,
+            tiles: self.tiles,
         }
     }
 

@@ -66,6 +66,13 @@ impl StoredFactors {
             Stored::Bfloat16 => Factors::Bfloat16(&self.halves),
         }
     }
+
+    fn factors_mut(&mut self) -> FactorsMut<'_> {
+        match self.stored {
+            Stored::Float32 => FactorsMut::Words(&mut self.floats),
+            Stored::Float16 | Stored::Bfloat16 => FactorsMut::Halves(&mut self.halves),
+        }
+    }
 }
 
 /// By the definition of the format, of normal numbers.
@@ -123,7 +130,17 @@ impl Sample {
 
     /// The product on an instruction set, computed as a whole or in parts of columns.
     fn compute(&self, kernels: Kernels, x: &[f32], step: usize) -> Vec<f32> {
-        let matrix = self.matrix();
+        self.compute_with(self.matrix(), kernels, x, step)
+    }
+
+    /// The product by this matrix, which is the sample's, arranged or not.
+    fn compute_with(
+        &self,
+        matrix: QuantizedMatrix<'_>,
+        kernels: Kernels,
+        x: &[f32],
+        step: usize,
+    ) -> Vec<f32> {
         let (rows, outputs) = (x.len() / self.inputs, matrix.outputs());
         let mut out = vec![f32::NAN; rows * outputs];
         let weight = matrix.weight(0);
@@ -332,6 +349,209 @@ fn every_half_is_converted_exactly() {
                     assert_eq!(f64::from(found), expected, "{} {bits:#x}", kernels.name);
                 }
             }
+        }
+    }
+}
+
+/// A sample whose parts are arranged.
+struct Arranged(Sample);
+
+impl Arranged {
+    fn new(mut sample: Sample) -> Self {
+        let both = [sample.scales.factors_mut(), sample.biases.factors_mut()];
+        arrange(&mut sample.packed, both, sample.format, sample.inputs);
+        Self(sample)
+    }
+
+    fn compute(&self, kernels: Kernels, x: &[f32], step: usize) -> Vec<f32> {
+        self.0.compute_with(self.0.matrix().of_tiles(), kernels, x, step)
+    }
+}
+
+/// The product of integers by its definition ([`crate::kernel::integer`]).
+fn by_integers(sample: &Sample, x: &[f32]) -> Vec<f32> {
+    let (inputs, outputs) = (sample.inputs, sample.matrix().outputs());
+    let block = sample.format.group.min(64);
+    let mut out = vec![];
+    for x in x.chunks_exact(inputs) {
+        let rounded: Vec<(f32, Vec<i32>)> = x
+            .chunks_exact(block)
+            .map(|x| {
+                let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+                let factor = 127.0 / largest;
+                (largest / 127.0, x.iter().map(|x| (x * factor).round_ties_even() as i32).collect())
+            })
+            .collect();
+        for output in 0..outputs {
+            let mut sum = 0.0;
+            for (at, (size, numbers)) in rounded.iter().enumerate() {
+                let first = output * inputs + at * block;
+                let [scale, _, bias] = sample.parts(first);
+                let products = numbers.iter().enumerate();
+                let dot: i32 =
+                    products.map(|(i, number)| number * sample.number(first + i) as i32).sum();
+                let total = numbers.iter().sum::<i32>() as f32;
+                sum = size.mul_add(total.mul_add(bias, dot as f32 * scale), sum);
+            }
+            out.push(sum);
+        }
+    }
+    out
+}
+
+#[test]
+fn every_product_of_integers_has_the_bits_of_its_definition() {
+    for format in formats() {
+        for stored in [Stored::Float32, Stored::Float16, Stored::Bfloat16] {
+            let (outputs, inputs) = (48, 3 * format.group);
+            let x = floats(61 * inputs, 3);
+            let sample = || Sample::new(stored, format, outputs, inputs);
+            let expected = bits(&by_integers(&sample(), &x));
+            let arranged = Arranged::new(sample());
+            for rows in [1, 2, 3, 4, 5, 8, 15, 61] {
+                for kernels in available() {
+                    for step in [outputs, 16] {
+                        let found = arranged.compute(kernels, &x[..rows * inputs], step);
+                        assert!(
+                            bits(&found) == expected[..rows * outputs],
+                            "{} {format:?} {stored:?} {rows} rows in steps of {step}",
+                            kernels.name
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The finalizer of MurmurHash3, as `golden/integers.py` has it.
+fn mixed(seed: u32, count: usize) -> impl Iterator<Item = u32> {
+    (0..count as u32).map(move |at| {
+        let mut n = at.wrapping_add(seed * 1_000_003).wrapping_mul(0x9e37_79b9);
+        for (shift, factor) in [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35), (16, 1)] {
+            n = (n ^ n >> shift).wrapping_mul(factor);
+        }
+        n
+    })
+}
+
+/// The products that numpy computes from the definition: `golden/integers.py`.
+#[test]
+fn products_of_integers_have_the_bits_of_the_reference() {
+    let (outputs, groups, rows) = (16, 3, 3);
+    let floats = |seed, count| -> Vec<f32> {
+        mixed(seed, count).map(|n| (n >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
+    };
+    let text = include_str!("golden/integers.txt");
+    assert_eq!(text.lines().count(), formats().count());
+    for (line, format) in text.lines().zip(formats()) {
+        let inputs = groups * format.group;
+        let factors = |seed| StoredFactors {
+            stored: Stored::Float32,
+            floats: floats(seed, outputs * groups),
+            halves: vec![],
+        };
+        let arranged = Arranged::new(Sample {
+            packed: mixed(1, outputs * inputs / 32 * format.bits).collect(),
+            scales: factors(2),
+            biases: factors(3),
+            format,
+            inputs,
+        });
+        let mut words = line.split(' ');
+        let mut number = || words.next().expect("a number").parse::<usize>().expect("decimal");
+        assert_eq!((number(), number()), (format.bits, format.group));
+        let expected: Vec<u32> =
+            words.map(|word| u32::from_str_radix(word, 16).expect("hexadecimal")).collect();
+        for kernels in available() {
+            let found = arranged.compute(kernels, &floats(4, rows * inputs), outputs);
+            assert_eq!(bits(&found), expected, "{} {format:?}", kernels.name);
+        }
+    }
+}
+
+#[test]
+fn a_matrix_is_restored_as_it_was_stored() {
+    for format in formats() {
+        for stored in [Stored::Float32, Stored::Float16] {
+            let sample = || Sample::new(stored, format, 48, 3 * format.group);
+            let (expected, mut found) = (sample(), Arranged::new(sample()).0);
+            assert_ne!(found.packed, expected.packed, "{format:?}");
+            let both = [found.scales.factors_mut(), found.biases.factors_mut()];
+            restore(&mut found.packed, both, format, found.inputs);
+            assert_eq!(found.packed, expected.packed, "{format:?}");
+            for (found, expected) in
+                [(found.scales, expected.scales), (found.biases, expected.biases)]
+            {
+                assert_eq!(found.halves, expected.halves, "{format:?}");
+                assert_eq!(bits(&found.floats), bits(&expected.floats), "{format:?}");
+            }
+        }
+    }
+}
+
+/// Sums of pairs in 16 bits must not overflow, nor those of a block in 24.
+#[test]
+fn the_largest_integers_do_not_overflow() {
+    for format in formats() {
+        for packed in [0, u32::MAX] {
+            let mut sample = Sample::new(Stored::Float32, format, 16, 128);
+            sample.packed.fill(packed);
+            let rows: Vec<f32> = (0..3 * 128)
+                .map(|at| match at / 128 {
+                    0 => 1.0,
+                    1 => -1.0,
+                    _ => [1.0, -1.0][at % 2],
+                })
+                .collect();
+            let expected = bits(&by_integers(&sample, &rows));
+            let arranged = Arranged::new(sample);
+            for kernels in available() {
+                let found = arranged.compute(kernels, &rows, 16);
+                assert!(bits(&found) == expected, "{} {format:?} {packed:x}", kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_gives_none_in_its_row_and_zeros_give_zeros() {
+    let format = QuantizedFormat { bits: 4, group: 64 };
+    let mut sample = Sample::new(Stored::Float16, format, 32, 128);
+    sample.biases.halves.fill(0);
+    let arranged = Arranged::new(sample);
+    let mut x = floats(6 * 128, 3);
+    x[128] = f32::NAN;
+    x[2 * 128 + 70] = f32::INFINITY;
+    x[3 * 128 + 127] = f32::NEG_INFINITY;
+    x[4 * 128..5 * 128].fill(0.0);
+    // 127 / 1e-40 is no finite number.
+    x[5 * 128..].fill(1e-40);
+    for kernels in available() {
+        let found = arranged.compute(kernels, &x, 32);
+        let mut rows = found.chunks_exact(32);
+        let mut all = |check: fn(&f32) -> bool| rows.next().expect("a row").iter().all(check);
+        assert!(all(|number| number.is_finite()), "{}", kernels.name);
+        for _ in 0..3 {
+            assert!(all(|number| number.is_nan()), "{}", kernels.name);
+        }
+        for _ in 0..2 {
+            assert!(all(|number| *number == 0.0), "{}", kernels.name);
+        }
+    }
+}
+
+#[test]
+fn rows_of_an_arranged_matrix_are_those_of_the_stored_one() {
+    for format in formats() {
+        let sample = || Sample::new(Stored::Bfloat16, format, 48, 2 * format.group);
+        let (stored, arranged) = (sample(), Arranged::new(sample()));
+        let (stored, arranged) = (stored.matrix(), arranged.0.matrix().of_tiles());
+        let (mut expected, mut found) = (vec![0.0; stored.inputs()], vec![0.0; stored.inputs()]);
+        for row in 0..48 {
+            stored.expand_row(row, &mut expected);
+            arranged.expand_row(row, &mut found);
+            assert_eq!(bits(&found), bits(&expected), "{format:?} row {row}");
         }
     }
 }
