@@ -31,7 +31,7 @@ impl Embedding {
         let sizes = MatrixSizes { input: hidden, experts: None };
         match weights.take_matrices(&[part], sizes)?.pop() {
             Some(StoredMatrix::Quantized(rows)) => {
-                Ok(Self { table: Table::Quantized { rows, dtype } })
+                Ok(Self { table: Table::Quantized { rows: rows.arranged()?, dtype } })
             }
             Some(StoredMatrix::Float(rows)) => Self::new(rows),
             None => Err(LoadError::Missing { name: name.to_owned() }),

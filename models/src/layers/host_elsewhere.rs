@@ -2,6 +2,7 @@
 //! computed here.
 
 use mlx_rs::Array;
+use mlx_rs::error::Exception;
 use paceline_blas::RecurrentSizes;
 
 use super::{
@@ -69,6 +70,27 @@ pub(crate) fn multiplies(_: i32, _: i32) -> bool {
 /// MLX does it.
 pub(crate) fn quantized_product(_: &Array, _: &QuantizedParts<'_>) -> Result<Option<Array>> {
     Ok(None)
+}
+
+/// No product of integers is computed here.
+pub(crate) fn arrange(_: &QuantizedParts<'_>) -> Result<bool, Exception> {
+    Ok(false)
+}
+
+/// Never called, because nothing is arranged.
+///
+/// # Errors
+/// Always.
+pub(crate) fn restored(_: &QuantizedParts<'_>) -> Result<[Array; 3], Exception> {
+    Err(Exception::custom("expected no products of integers on this system"))
+}
+
+/// Never called, because nothing is arranged.
+///
+/// # Errors
+/// Always.
+pub(crate) fn rows_of(_: &Array, _: &QuantizedParts<'_>) -> Result<Array> {
+    Err(not_here("products of integers"))
 }
 
 /// MLX does it.

@@ -26,7 +26,7 @@ pub(super) enum WeightForm {
 impl WeightForm {
     fn new(matrix: StoredMatrix) -> Result<Self, LoadError> {
         match matrix {
-            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix)),
+            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix.arranged()?)),
             StoredMatrix::Float(matrix) => {
                 let transposed = matrix.transpose()?;
                 transposed.eval()?;
@@ -37,7 +37,7 @@ impl WeightForm {
 
     /// `matrix` `[out, in]` in groups of inputs.
     fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
-        Ok(Self::Quantized(QuantizedMatrix::pack(matrix, bits)?))
+        Ok(Self::Quantized(QuantizedMatrix::pack(matrix, bits)?.arranged()?))
     }
 
     /// As [`Linear::quantized`].

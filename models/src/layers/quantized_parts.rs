@@ -16,6 +16,8 @@ pub(crate) struct QuantizedParts<'a> {
     pub(crate) group: i32,
     /// Bits of a number.
     pub(crate) bits: i32,
+    /// Whether all parts lie in tiles, for products of integers.
+    pub(crate) tiles: bool,
 }
 
 /// The weights of a layer's experts.

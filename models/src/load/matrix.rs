@@ -45,6 +45,8 @@ pub(crate) struct QuantizedMatrix {
     /// As `scales`; only in the affine mode.
     pub(crate) biases: Option<Array>,
     pub(crate) format: QuantFormat,
+    /// Whether all parts lie in tiles, for products of integers (`QuantizedMatrix::arranged`).
+    pub(crate) tiles: bool,
 }
 
 impl StoredMatrix {
@@ -69,12 +71,16 @@ impl StoredMatrix {
         };
         Ok(match self {
             Self::Float(matrix) => Self::Float(take(matrix)?),
-            Self::Quantized(matrix) => Self::Quantized(QuantizedMatrix {
-                packed: take(&matrix.packed)?,
-                scales: take(&matrix.scales)?,
-                biases: matrix.biases.as_ref().map(take).transpose()?,
-                format: matrix.format,
-            }),
+            Self::Quantized(matrix) => {
+                let matrix = matrix.as_stored()?;
+                Self::Quantized(QuantizedMatrix {
+                    packed: take(&matrix.packed)?,
+                    scales: take(&matrix.scales)?,
+                    biases: matrix.biases.as_ref().map(take).transpose()?,
+                    format: matrix.format,
+                    tiles: false,
+                })
+            }
         })
     }
 }
@@ -92,7 +98,7 @@ impl QuantizedMatrix {
         let (packed, scales, biases) = quantize(matrix, Self::GROUP, bits)?;
         eval([&packed, &scales, &biases])?;
         let format = QuantFormat::affine(bits, Self::GROUP);
-        Ok(Self { packed, scales, biases: Some(biases), format })
+        Ok(Self { packed, scales, biases: Some(biases), format, tiles: false })
     }
 }
 
@@ -396,6 +402,7 @@ impl Weights<'_> {
             scales: stored(scales, scales_dtype, &groups)?,
             biases,
             format,
+            tiles: false,
         }))
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum ExpertForm {
 impl ExpertForm {
     fn new(stored: StoredMatrix) -> Result<Self, LoadError> {
         match stored {
-            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix)),
+            StoredMatrix::Quantized(matrix) => Ok(Self::Quantized(matrix.arranged()?)),
             StoredMatrix::Float(matrix) => {
                 let transposed = matrix.swap_axes(-1, -2)?;
                 transposed.eval()?;
@@ -159,6 +159,12 @@ impl ExpertLinear {
         let sizes = MatrixSizes { input, experts: Some(experts) };
         let stored = weights.take_matrices(&parts, sizes)?;
         Ok(Self { parts: stored.into_iter().map(ExpertForm::new).collect::<Result<_, _>>()? })
+    }
+
+    /// From a weight as it is stored.
+    #[cfg(test)]
+    pub(crate) fn of(weight: StoredMatrix) -> Result<Self, LoadError> {
+        Ok(Self { parts: vec![ExpertForm::new(weight)?] })
     }
 
     /// The products of each row by k experts, `ids` `[rows, k]`. `x` is `[rows, in]`, or for each

@@ -2,6 +2,7 @@
 //! computes them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they
 //! return `None`, and the caller uses MLX.
 
+mod arranged;
 mod hybrid;
 
 use mlx_rs::{Array, Dtype};
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::error::{ModelError, Result};
 
+pub(crate) use arranged::{arrange, restored, rows_of};
 pub(crate) use hybrid::{advance, fold, gated_by_heads, norm_gated};
 
 /// Whether these arrays' values are computed here.
@@ -276,10 +278,10 @@ pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Resul
     let rows = shape[..shape.len() - 1].iter().product();
     *shape.last_mut().expect("x has an axis") = outputs;
     let x = if x.ndim() == 2 { x.clone() } else { x.reshape(&[rows, inputs])? };
-    let parts = [weight.packed, weight.scales, weight.biases];
+    let (parts, tiles) = ([weight.packed, weight.scales, weight.biases], weight.tiles);
     node_with(&[&x], &parts, &shape, Output::Fresh, move |rows, parts, out| {
-        let (rows, weight) = (float_rows(&rows[0]), matrix(parts, format, inputs as usize));
-        quantized::product(rows, &weight, out);
+        let weight = matrix(parts, format, inputs as usize, tiles);
+        quantized::product(float_rows(&rows[0]), &weight, out);
     })
     .map(Some)
 }
@@ -287,7 +289,7 @@ pub(crate) fn quantized_product(x: &Array, weight: &QuantizedParts<'_>) -> Resul
 /// The format of a weight whose parts have an axis `outer` each, and then one of inputs; `None`
 /// where they do not fit or there are no kernels.
 fn format_of(weight: &QuantizedParts<'_>, outer: &[i32], inputs: i32) -> Option<QuantizedFormat> {
-    let QuantizedParts { packed, scales, biases, group, bits } = *weight;
+    let QuantizedParts { packed, scales, biases, group, bits, .. } = *weight;
     let format = known(group, bits)?;
     let shape = |last: i32| [outer, &[last]].concat();
     let fits = inputs > 0
@@ -354,9 +356,10 @@ pub(crate) fn expert_product(
     let (ExpertParts::Quantized(parts), Some(format)) = (weight, format) else {
         return Ok(None);
     };
-    let numbers = [ids, parts.packed, parts.scales, parts.biases];
+    let (numbers, tiles) = ([ids, parts.packed, parts.scales, parts.biases], parts.tiles);
     node_with(&[x], &numbers, &shape, Output::Fresh, move |x, parts, out| {
-        let matrices = ExpertMatrices::Quantized(matrix(&parts[1..], format, sizes.inputs));
+        let matrices = matrix(&parts[1..], format, sizes.inputs, tiles);
+        let matrices = ExpertMatrices::Quantized(matrices);
         experts::product(float_rows(&x[0]), integers(parts[0]), &matrices, sizes, out);
     })
     .map(Some)
@@ -385,6 +388,7 @@ fn matrix<'a>(
     parts: &[HostNumbers<'a>],
     format: QuantizedFormat,
     inputs: usize,
+    tiles: bool,
 ) -> QuantizedMatrix<'a> {
     let factors = |part| match part {
         HostNumbers::Float32(numbers) => Factors::Float32(numbers),
@@ -392,8 +396,10 @@ fn matrix<'a>(
         HostNumbers::Bfloat16(numbers) => Factors::Bfloat16(numbers),
         HostNumbers::Uint32(_) => unreachable!("scales and biases are of another type"),
     };
-    QuantizedMatrix::new(integers(parts[0]), factors(parts[1]), factors(parts[2]), format, inputs)
-        .expect("the shapes were compared when the node was made")
+    let [scales, biases] = [1, 2].map(|part| factors(parts[part]));
+    let matrix = QuantizedMatrix::new(integers(parts[0]), scales, biases, format, inputs)
+        .expect("the shapes were compared when the node was made");
+    if tiles { matrix.of_tiles() } else { matrix }
 }
 
 /// All numbers of an input, however they lie.

@@ -236,6 +236,7 @@ fn quantized_products_equal_mlx_in_every_format() {
                     biases: &biases,
                     group,
                     bits,
+                    tiles: false,
                 };
                 assert!(host::multiplies(group, bits), "{what}");
                 let floats = [&scales, &biases].map(|part| part.as_dtype(Dtype::Float32));
@@ -265,8 +266,14 @@ fn quantized_products_equal_mlx_in_every_format() {
 fn parts_that_do_not_fit_are_left_to_mlx() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     let (packed, scales, biases) = ops::quantize(wave(&[8, 64], 0.37), 32, 4).expect("lazy");
-    let parts =
-        QuantizedParts { packed: &packed, scales: &scales, biases: &biases, group: 32, bits: 4 };
+    let parts = QuantizedParts {
+        packed: &packed,
+        scales: &scales,
+        biases: &biases,
+        group: 32,
+        bits: 4,
+        tiles: false,
+    };
     let x = wave(&[2, 64], 0.1);
     let is_made = |x: &Array, parts: &QuantizedParts<'_>| {
         host::quantized_product(x, parts).expect("no error").is_some()
@@ -287,8 +294,14 @@ fn products_by_experts_equal_mlx() {
     let floats = wave(&[experts, outputs, inputs], 0.37);
     let (packed, scales, biases) = ops::quantize(&floats, 32, 4).expect("lazy");
     let expanded = ops::dequantize(&packed, &scales, &biases, 32, 4).expect("lazy");
-    let parts =
-        QuantizedParts { packed: &packed, scales: &scales, biases: &biases, group: 32, bits: 4 };
+    let parts = QuantizedParts {
+        packed: &packed,
+        scales: &scales,
+        biases: &biases,
+        group: 32,
+        bits: 4,
+        tiles: false,
+    };
     for (rows, chosen) in [(1, 1), (1, 3), (7, 2), (60, 2)] {
         let x = wave(&[rows, inputs], 0.11);
         let ids: Vec<u32> = (0..rows * chosen).map(|at| (at * at % experts) as u32).collect();

@@ -146,13 +146,14 @@ pub(super) struct Quantized {
     biases: HeldFactors,
     format: QuantizedFormat,
     inputs: usize,
+    tiles: bool,
 }
 
 impl Quantized {
     /// # Errors
     /// There are no kernels for the format, or the parts do not fit each other.
     pub(super) fn new(parts: &QuantizedParts<'_>) -> Result<Self> {
-        let QuantizedParts { packed, scales, biases, group, bits } = *parts;
+        let QuantizedParts { packed, scales, biases, group, bits, tiles } = *parts;
         expect_type(packed, Dtype::Uint32)?;
         packed.eval()?;
         // SAFETY: the array is evaluated and of this type.
@@ -165,6 +166,7 @@ impl Quantized {
             biases: HeldFactors::new(biases)?,
             format: QuantizedFormat { bits, group },
             inputs: words * 32 / bits.max(1),
+            tiles,
         };
         held.checked().map_err(|error| ModelError::Batch(error.to_string()))?;
         Ok(held)
@@ -182,7 +184,8 @@ impl Quantized {
 
     /// The matrix, all experts' rows one after another.
     pub(super) fn matrix(&self) -> QuantizedMatrix<'_> {
-        self.checked().expect("it was checked when it was made")
+        let matrix = self.checked().expect("it was checked when it was made");
+        if self.tiles { matrix.of_tiles() } else { matrix }
     }
 }
 

@@ -23,8 +23,14 @@ fn rows_of_a_quantized_table_have_the_bits_of_mlx() {
             let (packed, scales, biases) = quantize(wave(12, 256), group, bits).expect("quantized");
             let [scales, biases] =
                 [scales, biases].map(|part| part.as_dtype(dtype).expect("a float type"));
-            let parts =
-                QuantizedParts { packed: &packed, scales: &scales, biases: &biases, group, bits };
+            let parts = QuantizedParts {
+                packed: &packed,
+                scales: &scales,
+                biases: &biases,
+                group,
+                bits,
+                tiles: false,
+            };
             let table = Table::Quantized(Quantized::new(&parts).expect("held"));
             let mut found = vec![0.0; ids.len() * 256];
             table.rows(&ids, 256, &mut found);
@@ -33,6 +39,7 @@ fn rows_of_a_quantized_table_have_the_bits_of_mlx() {
                 scales: scales.clone(),
                 biases: Some(biases.clone()),
                 format: QuantFormat::affine(bits, group),
+                tiles: false,
             };
             let rows = matrix.rows_of(&Array::from_slice(&ids, &[4]), Dtype::Float32);
             let rows = rows.expect("rows");

@@ -1,5 +1,7 @@
 //! Products by quantized weights, and their rows as floats.
 
+use std::borrow::Cow;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, ops};
 
@@ -8,6 +10,7 @@ use crate::device::on_gpu;
 use crate::error::Result;
 use crate::exact_lanes::exact;
 use crate::load::{QuantFormat, QuantMode, QuantizedMatrix};
+use crate::products::{Products, products};
 
 /// Whether weights of this format are multiplied as they are stored. The GPU has products for all
 /// formats; the CPU for those that the crate `blas` has kernels for.
@@ -17,6 +20,35 @@ pub(crate) fn has_product(format: QuantFormat) -> bool {
 }
 
 impl QuantizedMatrix {
+    /// The matrix in the order that products of integers read, changed in place, if this process
+    /// computes such products and has kernels for its format. Nobody else may hold its arrays.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(crate) fn arranged(self) -> Result<Self, Exception> {
+        let tiles = match self.affine_parts() {
+            Some(parts) if !self.tiles && products() == Products::Integer => host::arrange(&parts)?,
+            _ => self.tiles,
+        };
+        Ok(Self { tiles, ..self })
+    }
+
+    /// The matrix in the order of checkpoints.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(crate) fn as_stored(&self) -> Result<Cow<'_, Self>, Exception> {
+        match self.affine_parts() {
+            Some(parts) if self.tiles => {
+                let [packed, scales, biases] = host::restored(&parts)?;
+                let format = self.format;
+                let biases = Some(biases);
+                Ok(Cow::Owned(Self { packed, scales, biases, format, tiles: false }))
+            }
+            _ => Ok(Cow::Borrowed(self)),
+        }
+    }
+
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn product(&self, x: &Array) -> Result<Array> {
         if let Some(parts) = self.affine_parts()
@@ -24,12 +56,13 @@ impl QuantizedMatrix {
         {
             return Ok(product);
         }
-        exact(x, |x| self.graph_product(x))
+        let stored = self.as_stored()?;
+        exact(x, |x| stored.graph_product(x))
     }
 
     /// [`Self::product`] by MLX.
     fn graph_product(&self, x: &Array) -> Result<Array> {
-        let Self { packed, scales, biases, format } = self;
+        let Self { packed, scales, biases, format, .. } = self;
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
             return Ok(ops::quantized_matmul(x, packed, scales, biases, true, group, bits)?);
@@ -57,17 +90,18 @@ impl QuantizedMatrix {
 
     /// Parts of the weight, if its format is affine.
     pub(super) fn affine_parts(&self) -> Option<QuantizedParts<'_>> {
-        let Self { packed, scales, biases, format } = self;
+        let Self { packed, scales, biases, format, tiles } = self;
         let QuantFormat { group, bits, .. } = *format;
         let biases = biases.as_ref().filter(|_| format.mode == QuantMode::Affine)?;
-        Some(QuantizedParts { packed, scales, biases, group, bits })
+        Some(QuantizedParts { packed, scales, biases, group, bits, tiles: *tiles })
     }
 
     /// As [`Self::product`] by the experts that `experts` `[rows, k]` names. `x` `[rows, 1 or k, 1,
     /// in]` → `[rows, k, 1, out]`. `sorted`: the experts ascend, so that MLX may read each expert's
     /// weight once for all its rows.
     pub(crate) fn expert_product(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
-        let Self { packed, scales, biases, format } = self;
+        let stored = self.as_stored()?;
+        let Self { packed, scales, biases, format, .. } = &*stored;
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
             return Ok(ops::gather_qmm(
@@ -100,6 +134,9 @@ impl QuantizedMatrix {
 
     /// Rows of `ids` `[ids]`, in `dtype` → `[ids, in]`.
     pub(crate) fn rows_of(&self, ids: &Array, dtype: Dtype) -> Result<Array> {
+        if let Some(parts) = self.affine_parts().filter(|parts| parts.tiles) {
+            return Ok(host::rows_of(ids, &parts)?.as_dtype(dtype)?);
+        }
         let rows = |array: &Array| array.take_axis(ids, 0);
         // Scales of affine formats are widened first, so that a float32 number is not rounded to
         // their type.
@@ -108,13 +145,15 @@ impl QuantizedMatrix {
             Some(biases) => (floats(&self.scales)?, Some(floats(biases)?)),
             None => (rows(&self.scales)?, None),
         };
-        let some = Self { packed: rows(&self.packed)?, scales, biases, format: self.format };
+        let packed = rows(&self.packed)?;
+        let some = Self { packed, scales, biases, format: self.format, tiles: false };
         Ok(some.dequantized()?.as_dtype(dtype)?)
     }
 
     /// All numbers as floats `[…, out, in]`.
     pub(crate) fn dequantized(&self) -> Result<Array> {
-        let Self { packed, scales, biases, format } = self;
+        let stored = self.as_stored()?;
+        let Self { packed, scales, biases, format, .. } = &*stored;
         if format.mode == QuantMode::Affine {
             return Ok(ops::dequantize(packed, scales, biases, format.group, format.bits)?);
         }

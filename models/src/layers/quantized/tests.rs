@@ -156,7 +156,8 @@ fn expanded(_: QuantFormat) -> bool {
 }
 
 fn numbers(array: &Array) -> Vec<f32> {
-    let array = array.contiguous().expect("lazy");
+    let array = array.as_dtype(Dtype::Float32).and_then(|floats| floats.contiguous());
+    let array = array.expect("lazy");
     array.eval().expect("evaluates");
     array.try_as_slice::<f32>().expect("floats").to_vec()
 }
@@ -337,6 +338,73 @@ fn experts_are_read_in_both_layouts_and_multiply_by_those_chosen() {
             .expect("loads");
         let found = loaded.forward(&each.expect("as many"), &ids).expect("a product");
         assert!(worst(&found, &expected) < 1e-4, "{formats:?}: rows of their own");
+    }
+}
+
+/// A weight of `rows` rows whose numbers are arranged, and the same as it is stored.
+fn arranged(format: QuantFormat, rows: &[i32], input: i32) -> [QuantizedMatrix; 2] {
+    let mut files = Files::new();
+    files.packed("m", format, rows, input);
+    let (out, experts) = (rows[rows.len() - 1], (rows.len() > 1).then(|| rows[0]));
+    let part = [MatrixPart { modules: vec!["m".into()], out }];
+    let load = || {
+        let sizes = MatrixSizes { input, experts };
+        let loaded = files.load(kept, |weights| weights.take_matrices(&part, sizes));
+        match loaded.expect("loads").remove(0) {
+            StoredMatrix::Quantized(matrix) => matrix,
+            StoredMatrix::Float(_) => panic!("{format} was expanded"),
+        }
+    };
+    let (stored, changed) = (load(), load());
+    let parts = changed.affine_parts().expect("an affine format");
+    let tiles = host::arrange(&parts).expect("evaluates");
+    assert_eq!(tiles, out % 16 == 0, "{format} {rows:?}");
+    [QuantizedMatrix { tiles, ..changed }, stored]
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_arranged_weight_has_the_numbers_of_the_stored_one_and_nearly_its_products() {
+    for format in formats().filter(|format| format.mode == QuantMode::Affine) {
+        for (rows, out) in [(&[64][..], 64), (&[3, 32], 32), (&[40], 40)] {
+            let [changed, stored] = arranged(format, rows, 256);
+            let [found, expected] =
+                [&changed, &stored].map(|matrix| numbers(&matrix.dequantized().expect("lazy")));
+            assert_eq!(found, expected, "{format} {rows:?}");
+            let (x, product);
+            if rows.len() > 1 {
+                let ids = Array::from_slice(&[0u32, 2, 1, 1], &[2, 2]);
+                x = input(&[2, 256]);
+                let by = |matrix: &QuantizedMatrix| {
+                    let form = StoredMatrix::Quantized(matrix.clone());
+                    ExpertLinear::of(form).expect("a layer").forward(&x, &ids).expect("lazy")
+                };
+                product = [by(&changed), by(&stored)];
+            } else {
+                let ids = Array::from_slice(&[out - 1, 0, 5], &[3]);
+                let rows = [&changed, &stored]
+                    .map(|matrix| numbers(&matrix.rows_of(&ids, Dtype::Float32).expect("lazy")));
+                assert_eq!(rows[0], rows[1], "{format}");
+                let taken = [&changed, &stored].map(|matrix| {
+                    let taken = StoredMatrix::Quantized(matrix.clone()).rows(&[17, 3]);
+                    match taken.expect("taken") {
+                        StoredMatrix::Quantized(rows) => {
+                            numbers(&rows.dequantized().expect("lazy"))
+                        }
+                        StoredMatrix::Float(_) => panic!("it was expanded"),
+                    }
+                });
+                assert_eq!(taken[0], taken[1], "{format}");
+                x = input(&[3, 256]);
+                product = [&changed, &stored].map(|matrix| matrix.product(&x).expect("lazy"));
+            }
+            let [found, expected] = product;
+            let size =
+                numbers(&expected).iter().fold(0.0, |size: f32, number| size.max(number.abs()));
+            let off = worst(&found, &expected);
+            assert!(off <= 0.02 * size, "{format} {rows:?}: {off} of {size}");
+            assert_eq!(off > 0.0, changed.tiles, "{format} {rows:?}: integers are rounded");
+        }
     }
 }
 
