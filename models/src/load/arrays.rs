@@ -133,6 +133,44 @@ pub(super) fn expanded(
     })
 }
 
+/// Numbers of mxfp4 as affine ones: packed numbers, scales and biases. w = s · q - 12 · s, where 2 · w
+/// is a whole number from -12 to 12 and s half of the group's scale: exactly, up to scales of 2^125.
+pub(super) fn affine_mxfp4(
+    pieces: &[PackedPieces],
+    [words, groups]: [&[i32]; 2],
+) -> Result<[Array; 3], LoadError> {
+    const NUMBERS: [u32; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+    let mut packed = Vec::with_capacity(count(words));
+    let (mut scales, mut biases) = (Vec::with_capacity(count(groups)), vec![]);
+    for piece in pieces {
+        for group in piece.packed.as_slice().chunks_exact(16) {
+            let mut bits = [0u32; 5];
+            for at in 0..32 {
+                let code = group[at / 2] >> (at % 2 * 4) & 15;
+                let number = u64::from(NUMBERS[code as usize]) << (at * 5 % 32);
+                bits[at * 5 / 32] |= number as u32;
+                if number >> 32 > 0 {
+                    bits[at * 5 / 32 + 1] |= (number >> 32) as u32;
+                }
+            }
+            packed.extend(bits);
+        }
+        for byte in piece.scales.as_slice() {
+            let half = byte_scale(QuantMode::Mxfp4, *byte).scale / 2.0;
+            scales.push(bf16::from_f32(half));
+            biases.push(bf16::from_f32(-12.0 * half));
+        }
+    }
+    if packed.len() != count(words) || scales.len() != count(groups) {
+        return Err(LoadError::TooLarge { bytes: 4 * count(words) });
+    }
+    Ok([
+        Array::from_slice(&packed, words),
+        Array::from_slice(&scales, groups),
+        Array::from_slice(&biases, groups),
+    ])
+}
+
 fn count(shape: &[i32]) -> usize {
     shape.iter().map(|length| *length as usize).product()
 }

@@ -7,7 +7,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype as MlxDtype};
 use safetensors::tensor::Dtype;
 
-use super::arrays::{PackedPieces, blank, expanded, is_float, mlx_dtype, stored};
+use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, is_float, mlx_dtype, stored};
 use super::files::MappedBytes;
 use super::quantization::{QuantFormat, QuantMode};
 use super::{LoadError, Weights};
@@ -367,7 +367,7 @@ impl Weights<'_> {
         let Some(format) = format_of_all else {
             return Ok(StoredMatrix::Float(self.floats(floats, &shape(sizes.input))?));
         };
-        if !(self.forms.keeps)(format) {
+        let Some(kept) = self.forms.kept(format) else {
             if self.rehearses() {
                 return Ok(StoredMatrix::Float(blank(MlxDtype::Float32, &shape(sizes.input))?));
             }
@@ -378,6 +378,25 @@ impl Weights<'_> {
             self.expanded.bytes += array.nbytes() as u64;
             self.expanded.format = Some(format);
             return Ok(StoredMatrix::Float(array));
+        };
+        let groups = shape(sizes.input / format.group);
+        if kept != format {
+            let words = shape(kept.words(sizes.input));
+            let [packed, scales, biases] = match self.rehearses() {
+                true => {
+                    let factors = || blank(MlxDtype::Bfloat16, &groups);
+                    [blank(MlxDtype::Uint32, &words)?, factors()?, factors()?]
+                }
+                false => affine_mxfp4(&packed, [&words, &groups])?,
+            };
+            let biases = Some(biases);
+            return Ok(StoredMatrix::Quantized(QuantizedMatrix {
+                packed,
+                scales,
+                biases,
+                format: kept,
+                tiles: false,
+            }));
         }
         let (mut words, mut scales, mut biases) = (vec![], vec![], vec![]);
         let mut scales_dtype = Dtype::U8;
@@ -392,7 +411,6 @@ impl Weights<'_> {
             true => blank(mlx_dtype(dtype).expect("its type was checked"), shape),
             false => stored(pieces, dtype, shape),
         };
-        let groups = shape(sizes.input / format.group);
         let biases = match format.mode {
             QuantMode::Affine => Some(stored(biases, scales_dtype, &groups)?),
             _ => None,

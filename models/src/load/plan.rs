@@ -340,9 +340,12 @@ impl Used {
     ) -> Self {
         // Words of 32 bits hold the numbers of a row one after another.
         let parameters = numbers(&weight.shape).saturating_mul(32) / (format.bits as u64).max(1);
-        let is_kept = (forms.keeps)(format);
-        let memory_bytes = if is_kept { disk_bytes } else { parameters.saturating_mul(4) };
-        let note = if is_kept { "" } else { ", expanded to float32" };
+        let (memory_bytes, note) = match forms.kept(format) {
+            Some(kept) if kept == format => (disk_bytes, ""),
+            // With a scale and a bias of 16 bits for 32 numbers of 5.
+            Some(_) => (parameters.saturating_mul(3) / 4, ", as affine numbers of 5 bits"),
+            None => (parameters.saturating_mul(4), ", expanded to float32"),
+        };
         Self { format: format!("{format}{note}"), parameters, disk_bytes, memory_bytes }
     }
 }
@@ -471,11 +474,11 @@ mod tests {
                 ("affine, 8 bits, groups of 32", [1, 1_024, 1_152, 1_152]),
                 ("bfloat16", [2, 128, 256, 512]),
                 ("float32", [1, 16, 64, 64]),
-                ("mxfp4, 4 bits, groups of 32, expanded to float32", [1, 1_024, 544, 4_096]),
+                ("mxfp4, 4 bits, groups of 32, as affine numbers of 5 bits", [1, 1_024, 544, 768]),
             ]
         );
         assert_eq!(on_cpu.storage.parameters(), 3 * 1_024 + 144);
-        assert_eq!(on_cpu.storage.memory_bytes(), 640 + 1_152 + 512 + 64 + 4_096);
+        assert_eq!(on_cpu.storage.memory_bytes(), 640 + 1_152 + 512 + 64 + 768);
         let bf16 = on_cpu.storage.formats.iter().find(|used| used.format == "bfloat16");
         let paths = &bf16.expect("norms").paths;
         assert_eq!(paths.get("layers.*.norm.weight"), Some(&2));

@@ -61,6 +61,9 @@ pub struct QuantFormat {
 }
 
 impl QuantFormat {
+    /// Affine numbers that are exactly those of mxfp4, for products of integers.
+    pub(crate) const AFFINE_MXFP4: Self = Self::affine(5, 32);
+
     /// scale · q + bias.
     pub const fn affine(bits: i32, group: i32) -> Self {
         Self { mode: QuantMode::Affine, bits, group }

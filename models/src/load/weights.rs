@@ -6,7 +6,7 @@ use safetensors::tensor::Dtype;
 
 use super::arrays::{blank, is_float, mlx_dtype, stored, widened};
 use super::files::{MappedBytes, TensorEntry, TensorFiles};
-use super::quantization::{QuantFormat, Quantization};
+use super::quantization::{QuantFormat, QuantMode, Quantization};
 use super::{LoadError, Unserved};
 use crate::products::Products;
 
@@ -34,10 +34,23 @@ pub struct WeightForms {
 }
 
 impl WeightForms {
+    /// The format in which a quantized weight is kept; `None`: its numbers are expanded. For products
+    /// of integers mxfp4 becomes affine, with the same numbers ([`QuantFormat::AFFINE_MXFP4`]).
+    pub(super) fn kept(&self, format: QuantFormat) -> Option<QuantFormat> {
+        let affine = QuantFormat::AFFINE_MXFP4;
+        match (self.keeps)(format) {
+            true => Some(format),
+            false => (format.mode == QuantMode::Mxfp4
+                && self.products == Products::Integer
+                && (self.keeps)(affine))
+            .then_some(affine),
+        }
+    }
+
     /// How products by the weights of this checkpoint are computed.
     pub(crate) fn products_of(&self, checkpoint: &TensorFiles) -> Products {
         let mut modules = checkpoint.entries.keys().filter_map(|name| name.strip_suffix(".scales"));
-        let keeps = |module| self.quantization.format(module).is_some_and(self.keeps);
+        let keeps = |module| self.quantization.format(module).is_some_and(|format| self.kept(format).is_some());
         if modules.any(keeps) { self.products } else { Products::Float }
     }
 }

@@ -113,6 +113,15 @@ impl Files {
         keeps: fn(QuantFormat) -> bool,
         load: impl FnOnce(&mut Weights) -> Result<T, LoadError>,
     ) -> Result<T, LoadError> {
+        self.load_for(Products::Float, keeps, load)
+    }
+
+    fn load_for<T>(
+        &self,
+        products: Products,
+        keeps: fn(QuantFormat) -> bool,
+        load: impl FnOnce(&mut Weights) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
         let views = self.tensors.iter().map(|(name, dtype, shape, bytes)| {
             (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes"))
         });
@@ -128,7 +137,7 @@ impl Files {
             precision: Precision::Float32,
             quantization: Quantization::read(&config)?,
             keeps,
-            products: Products::Float,
+            products,
         };
         let mut progress = |_| {};
         let files = TensorFiles::open(self.dir.path())?;
@@ -406,6 +415,35 @@ fn an_arranged_weight_has_the_numbers_of_the_stored_one_and_nearly_its_products(
             assert_eq!(off > 0.0, changed.tiles, "{format} {rows:?}: integers are rounded");
         }
     }
+}
+
+#[test]
+fn mxfp4_becomes_affine_with_the_same_numbers_for_products_of_integers() {
+    let mut files = Files::new();
+    let format = QuantFormat { mode: QuantMode::Mxfp4, bits: 4, group: 32 };
+    files.packed("m", format, &[32], 96);
+    // The smallest scales, and larger ones than those of the sample.
+    let scales = [0, 1, 2, 3, 126, 127, 128, 250].into_iter().cycle().take(32 * 3).collect();
+    files.tensors.retain(|(name, ..)| name != "m.scales");
+    files.tensor("m.scales", Stored::U8, &[32, 3], scales);
+    let part = [MatrixPart { modules: vec!["m".into()], out: 32 }];
+    let load = |products, keeps| {
+        let sizes = MatrixSizes { input: 96, experts: None };
+        let loaded = files.load_for(products, keeps, |weights| weights.take_matrices(&part, sizes));
+        loaded.expect("loads").remove(0)
+    };
+    let affine = |format: QuantFormat| format.mode == QuantMode::Affine;
+    let (kept, floats) = (load(Products::Integer, affine), load(Products::Float, affine));
+    let (StoredMatrix::Quantized(kept), StoredMatrix::Float(floats)) = (kept, floats) else {
+        panic!("floats are expanded, and integers kept")
+    };
+    assert_eq!(kept.format, QuantFormat::AFFINE_MXFP4);
+    let wide = |part: &Array| part.as_dtype(Dtype::Float32).expect("lazy");
+    let (scales, biases) = (wide(&kept.scales), kept.biases.as_ref().map(wide));
+    let wide = QuantizedMatrix { scales, biases, ..kept };
+    assert_eq!(numbers(&wide.dequantized().expect("lazy")), numbers(&floats));
+    let floats = load(Products::Integer, expanded);
+    assert!(matches!(floats, StoredMatrix::Float(_)), "the wish was not heeded");
 }
 
 #[test]
