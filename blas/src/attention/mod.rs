@@ -126,7 +126,7 @@ pub fn attention(
         rows.len(),
         out.len()
     );
-    let blocks = blocks(rows, group);
+    let mut blocks = blocks(rows, group, SCORE_ROWS);
     let cost = |block: &Block| {
         let rows = (block.rows.len() * group).max(ROWS_PER_READ) / ROWS_PER_READ;
         block.positions.len() * (key_dim + value_dim) * rows
@@ -142,6 +142,9 @@ pub fn attention(
         out: out.as_mut_ptr(),
     };
     let threads = threads_for(work);
+    if let Some(most) = balanced(&blocks, kv_heads, threads) {
+        blocks = self::blocks(rows, group, most * group);
+    }
     // One long row over few heads: its query heads are given out as well. Each part reads the keys.
     let parts = threads.div_ceil((blocks.len() * kv_heads).max(1)).clamp(1, group.max(1));
     let piece = |piece: usize| {
@@ -155,15 +158,31 @@ pub fn attention(
     run_pieces(blocks.len() * kv_heads * parts, threads, &piece);
 }
 
-/// Neighbouring rows of one slot, as many in a block as its scores have room for.
-fn blocks(rows: &[RowKeys], group: usize) -> Vec<Block> {
+/// Most rows of a block with which threads have about equally many pieces; `None` if they have so
+/// already, or every block is a row. Else one of two threads takes two of three pieces while the
+/// other waits.
+fn balanced(blocks: &[Block], kv_heads: usize, threads: usize) -> Option<usize> {
+    let largest = blocks.iter().map(|block| block.rows.len()).max().unwrap_or(0);
+    let pieces = |most: usize| {
+        let cut = |block: &Block| block.rows.len().div_ceil(most);
+        blocks.iter().map(cut).sum::<usize>() * kv_heads
+    };
+    // Pieces that would have fitted while the last thread works, for each that there is.
+    let waste = |pieces: usize| (pieces.next_multiple_of(threads) - pieces) * 8 / pieces.max(1);
+    let mut sizes = (1..=4.min(largest)).map(|parts| largest.div_ceil(parts));
+    sizes.find(|most| waste(pieces(*most)) == 0).filter(|most| *most < largest)
+}
+
+/// Neighbouring rows of one slot, as many in a block as its scores have room for, and at most as many
+/// as make `most` rows of scores.
+fn blocks(rows: &[RowKeys], group: usize, most: usize) -> Vec<Block> {
     let mut blocks = Vec::<Block>::new();
     for (row, RowKeys { slot, positions }) in rows.iter().enumerate() {
         let grown = blocks.last_mut().filter(|last| last.slot == *slot).and_then(|last| {
             let Range { start, end } = last.positions;
             let all = start.min(positions.start)..end.max(positions.end);
             let score_rows = (last.rows.len() + 1) * group;
-            let fits = score_rows <= SCORE_ROWS && score_rows * all.len() <= SCORES;
+            let fits = score_rows <= most && score_rows * all.len() <= SCORES;
             fits.then_some((last, all))
         });
         match grown {

@@ -144,7 +144,7 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 fn scores_of_long_sequences_have_a_bound() {
     let long = |end: usize| (0..100).map(move |row| keys(0, 0..end - 100 + row + 1));
     for (end, group, rows) in [(200, 3, 16), (200, 60, 1), (8192, 4, 4), (1 << 20, 4, 1)] {
-        let blocks = blocks(&long(end).collect::<Vec<_>>(), group);
+        let blocks = blocks(&long(end).collect::<Vec<_>>(), group, SCORE_ROWS);
         assert_eq!(blocks[0].rows.len(), rows, "{end} positions, groups of {group}");
         assert_eq!(blocks.iter().map(|block| block.rows.len()).sum::<usize>(), 100);
         assert_eq!(blocks.last().expect("the last rows").positions, 0..end);
@@ -157,4 +157,25 @@ fn more_positions_than_a_slot_keeps_are_refused() {
     let mut case = Case::new(1, 1, [8, 8], vec![keys(0, 0..4)]);
     case.rows[0].positions.end = case.capacity + 1;
     case.attend(0..1);
+}
+
+#[test]
+fn pieces_of_several_rows_are_as_many_for_each_thread() {
+    let of = |lengths: &[usize]| -> Vec<Block> {
+        let mut first = 0;
+        let block = |rows: &usize| {
+            first += rows;
+            Block { slot: first, rows: first - rows..first, positions: 0..100 }
+        };
+        lengths.iter().map(block).collect()
+    };
+    // Three heads for two threads: a block of 8 rows is cut in two.
+    assert_eq!(balanced(&of(&[8]), 3, 2), Some(4));
+    assert_eq!(balanced(&of(&[8, 1]), 3, 2), None, "six pieces");
+    assert_eq!(balanced(&of(&[8]), 2, 2), None);
+    assert_eq!(balanced(&of(&[9]), 1, 3), Some(3));
+    for (lengths, heads, threads) in [(&[1][..], 3, 2), (&[], 3, 2), (&[16], 3, 1), (&[48; 9], 3, 2)]
+    {
+        assert_eq!(balanced(&of(lengths), heads, threads), None, "{lengths:?}");
+    }
 }
