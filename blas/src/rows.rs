@@ -419,24 +419,27 @@ mod tests {
     }
 
     #[test]
-    fn softmax_equals_its_formula() {
+    fn powers_equal_their_formula() {
         for rows in Rows::all() {
             let Rows { functions, what, length, x, .. } = &rows;
             // Scaled so that the least powers are no longer normal numbers.
             let (third, half) = (length / 3, length / 2);
             for range in [0..*length, third..*length, 0..length - third, half..half] {
-                let mut shares = x.clone();
+                let mut powers = x.clone();
                 // SAFETY: `available` are of this processor.
-                unsafe { (functions.softmax)(&mut shares, 1.7, range.start, range.end) };
+                let [largest, sum] =
+                    unsafe { (functions.powers)(&mut powers, 1.7, range.start, range.end) };
                 let most = rows.largest(range.clone());
                 let power = |x: &f32| ((f64::from(*x) - most) * 1.7).exp();
                 let total: f64 = x[range.clone()].iter().map(power).sum();
-                let share = |(at, x): (usize, &f32)| {
-                    if range.contains(&at) { power(x) / total } else { 0.0 }
+                assert_eq!(f64::from(largest), most, "{what}");
+                assert!((f64::from(sum) - total).abs() <= 1e-5 * total, "{what}: {sum}, {total}");
+                let expected = |(at, x): (usize, &f32)| {
+                    if range.contains(&at) { power(x) } else { 0.0 }
                 };
-                check(&shares, x.iter().enumerate().map(share), 1e-4, what);
-                let outside = shares[..range.start].iter().chain(&shares[range.end..]);
-                assert!(outside.into_iter().all(|share| *share == 0.0), "{what}");
+                check(&powers, x.iter().enumerate().map(expected), 1e-4, what);
+                let outside = powers[..range.start].iter().chain(&powers[range.end..]);
+                assert!(outside.into_iter().all(|power| *power == 0.0), "{what}");
             }
         }
     }
@@ -472,20 +475,14 @@ mod tests {
     #[test]
     fn powers_are_right_to_the_last_places_and_never_infinite() {
         for kernels in available() {
-            // silu(x) / x = 1 / (1 + e^-x), and a softmax of two: both show e^x over its whole
-            // range.
             for step in -870..=0 {
                 let x = step as f32 * 0.1;
                 let mut pair = [x, 0.0];
                 // SAFETY: `available` are of this processor.
-                unsafe { (kernels.functions.softmax)(&mut pair, 1.0, 0, 2) };
+                let found = unsafe { (kernels.functions.powers)(&mut pair, 1.0, 0, 2) };
                 let power = f64::from(x).exp();
-                check(
-                    &pair,
-                    [power / (1.0 + power), 1.0 / (1.0 + power)].into_iter(),
-                    3e-7,
-                    kernels.name,
-                );
+                check(&pair, [power, 1.0].into_iter(), 3e-7, kernels.name);
+                check(&found, [0.0, 1.0 + power].into_iter(), 3e-7, kernels.name);
             }
             for x in [-1e30f32, -1000.0, 1000.0, 1e30, f32::INFINITY] {
                 let mut out = [x];
@@ -517,22 +514,19 @@ mod tests {
                 let mut x = numbers(18, 1.0);
                 x[at] = f32::NAN;
                 let mut out = vec![0.0; 18];
-                let mut shares = x.clone();
+                let mut powers = x.clone();
                 // SAFETY: as above.
-                unsafe {
+                let [_, sum] = unsafe {
                     (kernels.functions.gated)(&x, &[1.0; 18], &mut out);
-                    (kernels.functions.softmax)(&mut shares, 1.0, 0, 18);
-                }
-                assert!(
-                    out[at].is_nan() && shares.iter().all(|share| share.is_nan()),
-                    "{}",
-                    kernels.name
-                );
+                    (kernels.functions.powers)(&mut powers, 1.0, 0, 18)
+                };
+                assert!(out[at].is_nan() && sum.is_nan(), "{}", kernels.name);
                 // A key outside of the range is not read.
-                let mut shares = x.clone();
+                let mut powers = x.clone();
                 // SAFETY: as above.
-                unsafe { (kernels.functions.softmax)(&mut shares, 1.0, at + 1, 18) };
-                assert!(shares.iter().all(|share| !share.is_nan()), "{}", kernels.name);
+                let [_, sum] = unsafe { (kernels.functions.powers)(&mut powers, 1.0, at + 1, 18) };
+                let none = powers.iter().all(|power| !power.is_nan());
+                assert!(none && !sum.is_nan(), "{}", kernels.name);
             }
         }
     }

@@ -9,8 +9,8 @@
 use std::path::Path;
 
 use paceline_models::{
-    Batch, DeviceChoice, KvStore, ProductsChoice, Segment, SequenceId, Target, Wants,
-    device, load_target, products,
+    Batch, DeviceChoice, KvStore, ProductsChoice, Segment, SequenceId, Target, Wants, device,
+    load_target, products,
 };
 
 /// Ids that a greedy answer begins with, and tokens of it.

@@ -106,8 +106,13 @@ fn cases() -> Vec<Case> {
         Case::new(1, 1, [8, 8], window.chain([keys(0, 4..4), keys(0, 2..9)]).collect()),
         Case::new(2, 60, [10, 6], streams.collect()),
         Case::new(2, 3, [16, 8], kept.collect()).keeping(64),
-        // Alone, each of these rows is cut by its heads for several threads.
         Case::new(1, 8, [64, 64], vec![keys(0, 0..3000), keys(1, 0..2900)]),
+        // Alone, chunks of these rows are given out to threads; together whole rows are. Some chunks of
+        // a block are seen by one of its rows only.
+        Case::new(1, 2, [64, 32], (0..9).map(|at| keys(at, at * 40..600 + at * 90)).collect()),
+        Case::new(2, 3, [16, 8], vec![keys(0, 0..40), keys(0, 500..800), keys(0, 30..700)]),
+        // A window of 300 positions in slots that keep 310: a chunk lies at both ends of its slot.
+        Case::new(1, 3, [16, 8], (900..920).map(|at| keys(0, at - 300..at)).collect()).keeping(320),
     ]
 }
 
@@ -143,7 +148,7 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 #[test]
 fn scores_of_long_sequences_have_a_bound() {
     let long = |end: usize| (0..100).map(move |row| keys(0, 0..end - 100 + row + 1));
-    for (end, group, rows) in [(200, 3, 16), (200, 60, 1), (8192, 4, 4), (1 << 20, 4, 1)] {
+    for (end, group, rows) in [(200, 3, 16), (200, 60, 1), (8192, 4, 12), (1 << 20, 4, 12)] {
         let blocks = blocks(&long(end).collect::<Vec<_>>(), group, SCORE_ROWS);
         assert_eq!(blocks[0].rows.len(), rows, "{end} positions, groups of {group}");
         assert_eq!(blocks.iter().map(|block| block.rows.len()).sum::<usize>(), 100);
@@ -174,7 +179,8 @@ fn pieces_of_several_rows_are_as_many_for_each_thread() {
     assert_eq!(balanced(&of(&[8, 1]), 3, 2), None, "six pieces");
     assert_eq!(balanced(&of(&[8]), 2, 2), None);
     assert_eq!(balanced(&of(&[9]), 1, 3), Some(3));
-    for (lengths, heads, threads) in [(&[1][..], 3, 2), (&[], 3, 2), (&[16], 3, 1), (&[48; 9], 3, 2)]
+    for (lengths, heads, threads) in
+        [(&[1][..], 3, 2), (&[], 3, 2), (&[16], 3, 1), (&[48; 9], 3, 2)]
     {
         assert_eq!(balanced(&of(lengths), heads, threads), None, "{lengths:?}");
     }

@@ -225,21 +225,22 @@ unsafe fn gelu<L: Lanes>(x: &mut [f32]) {
     }
 }
 
-/// In place: softmax(scale · x) over the places `from..to`, 0 elsewhere. No number among them makes
-/// all of them none.
+/// In place: e^(scale · (x − most)) over the places `from..to` for the largest of them, 0 elsewhere.
+/// Returns the largest and the sum; −∞ and 0 of no places. What is no number makes the sum none.
 #[inline(always)]
-unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
+unsafe fn powers<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) -> [f32; 2] {
     let to = to.min(x.len());
     let from = from.min(to);
     x[..from].fill(0.0);
     x[to..].fill(0.0);
     let seen = &mut x[from..to];
     if seen.is_empty() {
-        return;
+        return [f32::NEG_INFINITY, 0.0];
     }
     // SAFETY: the pieces are of what is seen.
     unsafe {
-        let (scale, most) = (L::splat(scale), L::splat(-largest::<L>(seen)));
+        let largest = largest::<L>(seen);
+        let (scale, most) = (L::splat(scale), L::splat(-largest));
         let place = seen.as_mut_ptr();
         let mut total = L::splat(0.0);
         pieces!(L, seen.len(), |at, count| {
@@ -251,10 +252,7 @@ unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
                 if count == L::COUNT { power } else { load::<L>(place.add(at), count) },
             );
         });
-        let share = L::splat(1.0 / sum::<L>(total));
-        pieces!(L, seen.len(), |at, count| {
-            store::<L>(place.add(at), L::mul(load::<L>(place.add(at), count), share), count);
-        });
+        [largest, sum::<L>(total)]
     }
 }
 
@@ -299,7 +297,7 @@ pub(crate) struct Functions {
     pub(crate) turn: unsafe fn(&[f32], Rotation<'_>, &mut [f32]),
     pub(crate) layer_norm: unsafe fn(&[f32], Affine<'_>, f32, &mut [f32]),
     pub(crate) gelu: unsafe fn(&mut [f32]),
-    pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
+    pub(crate) powers: unsafe fn(&mut [f32], f32, usize, usize) -> [f32; 2],
 }
 
 /// The functions with an instruction set enabled: everything above is inlined into them.
@@ -345,12 +343,12 @@ macro_rules! functions {
             }
 
             $(#[$attribute])*
-            unsafe fn softmax(x: &mut [f32], scale: f32, from: usize, to: usize) {
+            unsafe fn powers(x: &mut [f32], scale: f32, from: usize, to: usize) -> [f32; 2] {
                 // SAFETY: as above.
-                unsafe { super::softmax::<$lanes>(x, scale, from, to) }
+                unsafe { super::powers::<$lanes>(x, scale, from, to) }
             }
 
-            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, turn, layer_norm, gelu, softmax };
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, turn, layer_norm, gelu, powers };
         }
     };
 }

@@ -50,7 +50,9 @@ impl WeightForms {
     /// How products by the weights of this checkpoint are computed.
     pub(crate) fn products_of(&self, checkpoint: &TensorFiles) -> Products {
         let mut modules = checkpoint.entries.keys().filter_map(|name| name.strip_suffix(".scales"));
-        let keeps = |module| self.quantization.format(module).is_some_and(|format| self.kept(format).is_some());
+        let keeps = |module| {
+            self.quantization.format(module).is_some_and(|format| self.kept(format).is_some())
+        };
         if modules.any(keeps) { self.products } else { Products::Float }
     }
 }

@@ -26,8 +26,8 @@ use std::cell::Cell;
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
-    CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, RepermitRequest,
-    TargetGenerateRequest, TokenBatch,
+    CancelRequest, DescribeRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce,
+    RepermitRequest, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
@@ -37,8 +37,8 @@ use tonic::Status;
 
 use house::{BLOCK, House};
 use plan::{
-    DEMO, Event, HYBRID, Leaves, MOST_AT_ONCE, Plan, Planned, Solo, Subject, WINDOWED, plan,
-    requests,
+    DEMO, Event, HYBRID, Leaves, MOST_AT_ONCE, Plan, Planned, QUANTIZED, Solo, Subject, WINDOWED,
+    plan, requests,
 };
 use stage::{BOUND, STAMP, Worker};
 
@@ -350,6 +350,10 @@ async fn solos(subject: &Subject) -> Vec<Solo> {
         &[("PACELINE_KV__PREFIX_CACHE", "false"), ("PACELINE_DRAFTER__MODEL", "")],
     );
     let (_, _watch) = worker.ready().await;
+    let asked = worker.client.describe(DescribeRequest { stamp: Some(STAMP) }).await;
+    let model = asked.expect("described").into_inner().model.expect("a model");
+    let integers = cfg!(target_os = "linux") && subject.name == QUANTIZED.name;
+    assert_eq!(model.products() == v1::Products::Integer, integers, "{model:?}");
     let mut solos = vec![];
     for request in requests(subject) {
         let batches = worker
@@ -464,6 +468,19 @@ fn fifty_interleavings_leave_states_alone() {
 #[test]
 fn fifty_interleavings_keep_windows_and_experts_apart() {
     enough(&run(&WINDOWED, 0..50), 25);
+}
+
+/// Streams of products of integers, whose sums must be the same for a row alone, among others and in
+/// a block that is verified.
+#[test]
+fn two_hundred_interleavings_multiply_integers_alike() {
+    enough(&run(&QUANTIZED, 0..200), 25);
+}
+
+#[test]
+#[ignore = "soak: ten minutes; run by `make soak`"]
+fn ten_thousand_interleavings_multiply_integers_alike() {
+    enough(&run(&QUANTIZED, 200..10_200), 25);
 }
 
 #[test]

@@ -71,6 +71,14 @@ pub const WINDOWED: Subject = Subject {
     tight_bytes: 1_100 << 10,
 };
 
+/// As [`WINDOWED`], with weights of 4 bits, which are multiplied by rows of 8-bit integers.
+pub const QUANTIZED: Subject = Subject {
+    name: "interleavings_multiply_integers_alike",
+    checkpoint: Some("gemma4-moe-q4"),
+    vocab: 128,
+    ..WINDOWED
+};
+
 impl Subject {
     /// Directory of the checkpoint; a copy with a longer context if its prompts need one.
     pub fn dir(&self) -> Checkpoint {
