@@ -299,12 +299,12 @@ unsafe fn factor<I: Integers>(factors: Factors, at: usize) -> Vector<I> {
     }
 }
 
-/// Sums of R rows, packed at `x`, and the columns of one vector: vector `part` of a tile.
+/// Sums of R rows, packed at `x`, and the columns of V vectors of a tile, `part` the first of them.
 ///
 /// # Safety
 /// The rows are packed together, the weight has the tile, `c` has room.
 #[inline(always)]
-pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize>(
+pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize, const V: usize>(
     product: &Product,
     weight: &QuantizedWeight,
     (tile, part): (usize, usize),
@@ -318,15 +318,18 @@ pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize>(
         let lanes = Floats::<I>::COUNT;
         let mut unit = weight.packed.add(tile * (k / UNIT) * BITS * LINE + part * lanes * 4);
         let mut factors = x.add(R * k).cast::<BlockFactors>();
-        let mut sums = [Floats::<I>::splat(0.0); R];
+        let mut sums = [[Floats::<I>::splat(0.0); V]; R];
         for at in 0..k / length {
-            let mut dots = [I::none(); R];
+            let mut dots = [[I::none(); V]; R];
             for _ in 0..length / UNIT {
                 each!(S < STEPS, {
-                    let numbers = numbers::<I, BITS, S>(unit);
-                    each!(J < R, {
-                        dots[J] = I::dot::<BITS, S>(dots[J], numbers, x.add(J * UNIT + 4 * S))
-                    });
+                    each!(P < V, {
+                        let numbers = numbers::<I, BITS, S>(unit.add(P * 4 * lanes));
+                        each!(J < R, {
+                            let x = x.add(J * UNIT + 4 * S);
+                            dots[J][P] = I::dot::<BITS, S>(dots[J][P], numbers, x)
+                        })
+                    })
                 });
                 // Asking for what is not there does no harm.
                 each!(L < BITS, Floats::<I>::fetch(unit.wrapping_add(AHEAD + L * LINE).cast()));
@@ -334,31 +337,71 @@ pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize>(
                 x = x.add(R * UNIT);
             }
             let group = (tile * (k / weight.group) + at * length / weight.group) * TILE;
-            let scale = factor::<I>(weight.scales, group + part * lanes);
-            let bias = factor::<I>(weight.biases, group + part * lanes);
-            each!(J < R, {
-                let BlockFactors { size, sum, correction } = *factors.add(J);
-                let dots = I::total::<BITS>(dots[J], correction);
-                let of = I::fused(Floats::<I>::splat(sum), bias, Floats::<I>::mul(dots, scale));
-                sums[J] = I::fused(Floats::<I>::splat(size), of, sums[J])
+            each!(P < V, {
+                let group = group + (part + P) * lanes;
+                let (scale, bias) =
+                    (factor::<I>(weight.scales, group), factor::<I>(weight.biases, group));
+                each!(J < R, {
+                    let BlockFactors { size, sum, correction } = *factors.add(J);
+                    let dots = I::total::<BITS>(dots[J][P], correction);
+                    let of = Floats::<I>::mul(dots, scale);
+                    let of = I::fused(Floats::<I>::splat(sum), bias, of);
+                    sums[J][P] = I::fused(Floats::<I>::splat(size), of, sums[J][P])
+                })
             });
             factors = factors.add(R);
         }
-        each!(J < R, Floats::<I>::store(c.add(J * ldc), sums[J]));
+        each!(J < R, {
+            each!(P < V, Floats::<I>::store(c.add(J * ldc + P * lanes), sums[J][P]))
+        });
     }
+}
+
+/// Vectors of a tile that a block of `rows` rows takes at once. Few rows are bound by memory, which
+/// should be read all the time: a second pass over a tile would read what the cache holds.
+const fn vectors<I: Integers>(rows: usize) -> usize {
+    let all = TILE / <Floats<I> as Lanes>::COUNT;
+    let fit = I::ROWS / rows;
+    if fit < all { fit } else { all }
 }
 
 /// The blocks of an instruction set, as functions of their own: see [`super::quantized`].
 pub(in crate::kernel) trait Blocks: Integers {
     /// # Safety
     /// [`block`]'s.
-    unsafe fn block<const BITS: usize, const R: usize>(
+    unsafe fn block<const BITS: usize, const R: usize, const V: usize>(
         product: &Product,
         weight: &QuantizedWeight,
         place: (usize, usize),
         x: *const i8,
         c: *mut f32,
     );
+}
+
+/// Sums of R rows and all columns of a tile.
+///
+/// # Safety
+/// [`block`]'s.
+#[inline(always)]
+unsafe fn of_tile<I: Blocks, const BITS: usize, const R: usize>(
+    product: &Product,
+    weight: &QuantizedWeight,
+    tile: usize,
+    x: *const i8,
+    c: *mut f32,
+) {
+    let count = Floats::<I>::COUNT;
+    // SAFETY: the caller's. Which arm is taken is known to the compiler.
+    unsafe {
+        for part in (0..TILE / count).step_by(const { vectors::<I>(R) }) {
+            let (place, c) = ((tile, part), c.add(part * count));
+            match const { vectors::<I>(R) } {
+                4 => I::block::<BITS, R, 4>(product, weight, place, x, c),
+                2 => I::block::<BITS, R, 2>(product, weight, place, x, c),
+                _ => I::block::<BITS, R, 1>(product, weight, place, x, c),
+            }
+        }
+    }
 }
 
 /// Columns `from..to`, whole tiles, of numbers of BITS bits.
@@ -379,21 +422,18 @@ unsafe fn by_bits<I: Blocks, const BITS: usize>(
         let last = (first + tiles).min(to / TILE);
         for (row, rows) in row_blocks(m, I::ROWS) {
             for tile in first..last {
-                for part in 0..TILE / Floats::<I>::COUNT {
-                    // SAFETY: the caller's.
-                    unsafe {
-                        let x = packed.add(row * packed_row(k, weight.group)).cast::<i8>();
-                        let column = tile * TILE + part * Floats::<I>::COUNT;
-                        let c = c.add(row * ldc + column);
-                        match rows {
-                            1 => I::block::<BITS, 1>(product, weight, (tile, part), x, c),
-                            2 => I::block::<BITS, 2>(product, weight, (tile, part), x, c),
-                            4 => I::block::<BITS, 4>(product, weight, (tile, part), x, c),
-                            _ if const { I::ROWS > 4 } => {
-                                I::block::<BITS, 8>(product, weight, (tile, part), x, c);
-                            }
-                            _ => {}
+                // SAFETY: the caller's.
+                unsafe {
+                    let x = packed.add(row * packed_row(k, weight.group)).cast::<i8>();
+                    let c = c.add(row * ldc + tile * TILE);
+                    match rows {
+                        1 => of_tile::<I, BITS, 1>(product, weight, tile, x, c),
+                        2 => of_tile::<I, BITS, 2>(product, weight, tile, x, c),
+                        4 => of_tile::<I, BITS, 4>(product, weight, tile, x, c),
+                        _ if const { I::ROWS > 4 } => {
+                            of_tile::<I, BITS, 8>(product, weight, tile, x, c);
                         }
+                        _ => {}
                     }
                 }
             }
@@ -435,7 +475,7 @@ macro_rules! kernels {
             /// [`super::block`].
             #[inline(never)]
             $(#[$attribute])*
-            unsafe fn block<const BITS: usize, const R: usize>(
+            unsafe fn block<const BITS: usize, const R: usize, const V: usize>(
                 product: &Product,
                 weight: &QuantizedWeight,
                 place: (usize, usize),
@@ -443,12 +483,12 @@ macro_rules! kernels {
                 c: *mut f32,
             ) {
                 // SAFETY: the caller's.
-                unsafe { super::block::<$integers, BITS, R>(product, weight, place, x, c) }
+                unsafe { super::block::<$integers, BITS, R, V>(product, weight, place, x, c) }
             }
 
             impl Blocks for $integers {
                 #[inline(always)]
-                unsafe fn block<const BITS: usize, const R: usize>(
+                unsafe fn block<const BITS: usize, const R: usize, const V: usize>(
                     product: &Product,
                     weight: &QuantizedWeight,
                     place: (usize, usize),
@@ -456,7 +496,7 @@ macro_rules! kernels {
                     c: *mut f32,
                 ) {
                     // SAFETY: the caller's.
-                    unsafe { self::block::<BITS, R>(product, weight, place, x, c) }
+                    unsafe { self::block::<BITS, R, V>(product, weight, place, x, c) }
                 }
             }
 
