@@ -156,9 +156,7 @@ fn text(object: &Value) -> String {
     for format in object["formats"].as_array().into_iter().flatten() {
         text.push_str(&format_lines(format));
     }
-    let kernels = machine["instructions"].as_str();
-    let kernels = kernels.map_or_else(String::new, |set| format!(", kernels for {set}"));
-    let _ = writeln!(text, "products    {}{kernels}", word(&machine["products"]));
+    text.push_str(&products_line(machine));
     let _ = writeln!(
         text,
         "context     {} positions, {} of KV each, {}{} for the longest sequence",
@@ -190,6 +188,14 @@ fn text(object: &Value) -> String {
         let _ = writeln!(text, "drafter     {what}{}", verdict(drafter));
     }
     text
+}
+
+/// The kind of products by quantized weights, and the instruction set of the CPU's kernels.
+fn products_line(machine: &Value) -> String {
+    let kind = machine["products"].as_str().unwrap_or("?");
+    let kernels = machine["instructions"].as_str();
+    let kernels = kernels.map_or_else(String::new, |set| format!(", kernels for {set}"));
+    format!("products    {kind}{kernels}\n")
 }
 
 /// The longest sequence that fits the budget. Empty if none does.
