@@ -9,13 +9,14 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, messages};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Answer, Stack, continue_text, programs, repository};
+use paceline_tests::{Answer, Stack, continue_text, programs, repository, wait};
 use serde_json::Value;
 
 /// Tokens of each answer in golden.json, unless the answer ends before.
@@ -206,6 +207,27 @@ fn a_model_without_a_drafter_gets_prompt_lookup_which_quotes_its_prompt() {
         "{accepted} of {drafted} accepted in {cycles} cycles: {}",
         plain.text
     );
+    stack.stop();
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs products of integers")]
+fn a_stream_does_not_go_on_with_products_of_another_kind() {
+    if smollm2("a_stream_does_not_go_on_with_products_of_another_kind").is_none() {
+        return;
+    }
+    let stack = Stack::ready("target.model = \"smollm2\"\ntarget.products = \"float\"\n");
+    let ask = continue_text(&REPEATED[..80]).exactly(2_000);
+    let stream = stack.start(ask);
+    wait("the stream to have tokens", || (stream.tokens() >= 3).then_some(()));
+    let set = stack.paceline(&["config", "set", "target.products=integer"], "");
+    let said = String::from_utf8_lossy(&set.stdout).into_owned();
+    assert!(said.contains("restart target --drain"), "{set:?}");
+    let restarted = stack.paceline(&["restart", "target"], "");
+    assert_eq!(restarted.status.code(), Some(0), "{restarted:?}");
+    let status = stream.finish().expect_err("the model is another");
+    assert_eq!(Reason::of(&status), Some(Reason::ModelChanged), "{status:?}");
+    assert_eq!(stack.status().expect("it answers")["model"]["products"], "integer");
     stack.stop();
 }
 

@@ -81,12 +81,11 @@ fn obstacle() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device;
 
     #[test]
     #[cfg(target_os = "linux")]
     fn integers_are_chosen_on_the_cpu_and_floats_before_a_choice() {
-        device::choose(device::DeviceChoice::Cpu).expect("there is a CPU");
+        crate::device::choose(crate::DeviceChoice::Cpu).expect("there is a CPU");
         assert_eq!((products(), are_required()), (Products::Float, false));
         for (choice, expected, required) in [
             (ProductsChoice::Integer, Products::Integer, true),
