@@ -381,22 +381,7 @@ impl Weights<'_> {
         };
         let groups = shape(sizes.input / format.group);
         if kept != format {
-            let words = shape(kept.words(sizes.input));
-            let [packed, scales, biases] = match self.rehearses() {
-                true => {
-                    let factors = || blank(MlxDtype::Bfloat16, &groups);
-                    [blank(MlxDtype::Uint32, &words)?, factors()?, factors()?]
-                }
-                false => affine_mxfp4(&packed, [&words, &groups])?,
-            };
-            let biases = Some(biases);
-            return Ok(StoredMatrix::Quantized(QuantizedMatrix {
-                packed,
-                scales,
-                biases,
-                format: kept,
-                tiles: false,
-            }));
+            return self.affine(&packed, kept, &shape(kept.words(sizes.input)), &groups);
         }
         let (mut words, mut scales, mut biases) = (vec![], vec![], vec![]);
         let mut scales_dtype = Dtype::U8;
@@ -407,7 +392,7 @@ impl Weights<'_> {
             biases.extend(pieces.biases);
         }
         let rehearses = self.rehearses();
-        let stored = |pieces: Vec<MappedBytes>, dtype: Dtype, shape: &[i32]| match rehearses {
+        let stored = |pieces, dtype, shape: &[i32]| match rehearses {
             true => blank(mlx_dtype(dtype).expect("its type was checked"), shape),
             false => stored(pieces, dtype, shape),
         };
@@ -418,6 +403,31 @@ impl Weights<'_> {
         Ok(StoredMatrix::Quantized(QuantizedMatrix {
             packed: stored(words, Dtype::U32, &shape(format.words(sizes.input)))?,
             scales: stored(scales, scales_dtype, &groups)?,
+            biases,
+            format,
+            tiles: false,
+        }))
+    }
+
+    /// The blocks of mxfp4 as affine numbers, in shapes of words and of groups.
+    fn affine(
+        &self,
+        packed: &[PackedPieces],
+        format: QuantFormat,
+        words: &[i32],
+        groups: &[i32],
+    ) -> Result<StoredMatrix, LoadError> {
+        let [packed, scales, biases] = match self.rehearses() {
+            true => {
+                let factors = || blank(MlxDtype::Bfloat16, groups);
+                [blank(MlxDtype::Uint32, words)?, factors()?, factors()?]
+            }
+            false => affine_mxfp4(packed, [words, groups])?,
+        };
+        let biases = Some(biases);
+        Ok(StoredMatrix::Quantized(QuantizedMatrix {
+            packed,
+            scales,
             biases,
             format,
             tiles: false,

@@ -351,9 +351,7 @@ pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize, const
             });
             factors = factors.add(R);
         }
-        each!(J < R, {
-            each!(P < V, Floats::<I>::store(c.add(J * ldc + P * lanes), sums[J][P]))
-        });
+        each!(J < R, { each!(P < V, Floats::<I>::store(c.add(J * ldc + P * lanes), sums[J][P])) });
     }
 }
 
