@@ -221,6 +221,8 @@ def options():
 def main():
     a = options()
     os.environ["PACELINE_TARGET__THREADS"] = str(a.threads)
+    # llama.cpp rounds inputs to 8 bits whatever the model's size; "auto" does so for models that are not small.
+    os.environ.setdefault("PACELINE_TARGET__PRODUCTS", "integer")
     wanted = [PLAIN] * any(name != QUOTING for name in a.cells) + [LOOKUP] * (QUOTING in a.cells)
     started, llama = [], LlamaCpp(a.gguf, a.threads, pathlib.Path(a.out) / "llama.log")
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -124,12 +124,12 @@ fn arrange_tile<const BITS: usize>(tile: &mut [u32], words: usize) {
         let mut lines = [[0u8; LINE]; 8];
         for (row, of_row) in stored.chunks_exact(words).enumerate() {
             let numbers = unpack::<BITS>(&of_row[unit * BITS..][..BITS]);
-            for plane in planes(BITS) {
+            for plane in planes(BITS).into_iter().filter(|plane| plane.width > 0) {
                 let mask = ((1u32 << plane.width) - 1) as u8;
                 for (step, four) in numbers.as_chunks::<4>().0.iter().enumerate() {
                     let (line, place) = plane.place(step);
                     for (at, number) in four.iter().enumerate() {
-                        lines[line % 8][4 * row + at] |= (number >> plane.shift & mask) << place;
+                        lines[line][4 * row + at] |= (number >> plane.shift & mask) << place;
                     }
                 }
             }

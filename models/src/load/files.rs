@@ -70,6 +70,12 @@ struct Index {
 }
 
 impl TensorFiles {
+    /// Bytes of the numbers of quantized weights, without their scales.
+    pub(crate) fn quantized_bytes(&self) -> u64 {
+        let packed = self.entries.values().filter(|entry| entry.dtype == Dtype::U32);
+        packed.map(|entry| entry.bytes as u64).sum()
+    }
+
     /// Opens the files of [`WeightFiles::choose`]; other files are left alone.
     ///
     /// # Errors

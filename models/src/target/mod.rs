@@ -52,7 +52,7 @@ use crate::load::{
     CheckpointPlan, ConfigJson, KvHeads, LoadError, PlannedLayers, Precision, Quantization,
     StoragePlan, TensorFiles, Unserved, WeightForms, Weights,
 };
-use crate::products::{Products, are_required, products};
+use crate::products::{self, Products};
 use crate::sample::softcap;
 use crate::vision::Vision;
 
@@ -471,8 +471,25 @@ fn forms_on(
             (false, true) => has_product,
             (false, false) => |_| false,
         },
-        products: if on_gpu { Products::Float } else { products() },
+        products: Products::Float,
     })
+}
+
+/// Settles how products by the weights of this checkpoint are computed.
+///
+/// # Errors
+/// The configuration names products of integers, and there are none.
+fn settle_products(
+    checkpoint: &TensorFiles,
+    forms: WeightForms,
+    on_gpu: bool,
+) -> Result<WeightForms, LoadError> {
+    let products = match on_gpu {
+        true => Products::Float,
+        false => products::for_target(checkpoint.quantized_bytes()),
+    };
+    let forms = WeightForms { products, ..forms };
+    check_products(checkpoint, &forms).map(|()| forms)
 }
 
 /// Refuses a target without products of integers, if the configuration names them.
@@ -480,7 +497,7 @@ fn forms_on(
 /// # Errors
 /// No weight stays quantized on the CPU.
 fn check_products(checkpoint: &TensorFiles, forms: &WeightForms) -> Result<(), LoadError> {
-    if !are_required() || forms.products_of(checkpoint) == Products::Integer {
+    if !products::are_required() || forms.products_of(checkpoint) == Products::Integer {
         return Ok(());
     }
     let storage = StoragePlan::of(checkpoint, forms)?;
@@ -515,7 +532,7 @@ pub fn plan_target_on(
     let mut checkpoint = TensorFiles::open(dir)?;
     let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
-    check_products(&checkpoint, &forms)?;
+    let forms = settle_products(&checkpoint, forms, on_gpu)?;
     let mut unread = |_: u64| {};
     let weights = Weights::new(checkpoint.clone(), forms.clone(), &mut unread).rehearsing();
     (family.load)(TargetFiles { dir, config: &config, weights, weight_bytes: 0 })?;
@@ -556,7 +573,7 @@ pub fn load_target_with(
     let mut checkpoint = TensorFiles::open(dir)?;
     let parts = family.parts(dir, &config, &checkpoint)?;
     parts.keep(&mut checkpoint, options);
-    check_products(&checkpoint, &forms)?;
+    let forms = settle_products(&checkpoint, forms, on_gpu())?;
     if !parts.has_tower && config.part("vision_config")?.is_some() {
         tracing::info!("no vision tower is served of this checkpoint: requests with images fail");
     }

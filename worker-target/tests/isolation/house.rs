@@ -71,7 +71,11 @@ impl House {
         let checkpoint = subject.dir();
         let mut worker = Worker::start(
             checkpoint.path(),
-            &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", &drafter)],
+            &[
+                ("PACELINE_KV__BUDGET_BYTES", &budget),
+                ("PACELINE_DRAFTER__MODEL", &drafter),
+                ("PACELINE_TARGET__PRODUCTS", subject.products),
+            ],
         );
         let (_, watch) = worker.ready().await;
         let play = Play {

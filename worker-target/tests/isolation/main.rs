@@ -347,12 +347,16 @@ async fn solos(subject: &Subject) -> Vec<Solo> {
     let checkpoint = subject.dir();
     let mut worker = Worker::start(
         checkpoint.path(),
-        &[("PACELINE_KV__PREFIX_CACHE", "false"), ("PACELINE_DRAFTER__MODEL", "")],
+        &[
+            ("PACELINE_KV__PREFIX_CACHE", "false"),
+            ("PACELINE_DRAFTER__MODEL", ""),
+            ("PACELINE_TARGET__PRODUCTS", subject.products),
+        ],
     );
     let (_, _watch) = worker.ready().await;
     let asked = worker.client.describe(DescribeRequest { stamp: Some(STAMP) }).await;
     let model = asked.expect("described").into_inner().model.expect("a model");
-    let integers = cfg!(target_os = "linux") && subject.name == QUANTIZED.name;
+    let integers = subject.products == "integer";
     assert_eq!(model.products() == v1::Products::Integer, integers, "{model:?}");
     let mut solos = vec![];
     for request in requests(subject) {

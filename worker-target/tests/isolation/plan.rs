@@ -34,6 +34,8 @@ pub struct Subject {
     place: usize,
     /// Of the worker that has little memory: hardly more than the longest sequence takes.
     pub tight_bytes: u64,
+    /// `target.products`.
+    pub products: &'static str,
 }
 
 /// The embedded target. 2 MiB of KV and 1 MiB of hidden states are the smallest place.
@@ -45,6 +47,7 @@ pub const DEMO: Subject = Subject {
     vocab: 4096,
     feature_layers: &[1, 3, 5, 6],
     tight_bytes: 6 << 20,
+    products: "auto",
 };
 
 /// A tiny target with recurrent layers. Its smallest place has 128 KiB of KV, 24 KiB of states and
@@ -57,6 +60,7 @@ pub const HYBRID: Subject = Subject {
     vocab: 300,
     feature_layers: &[0, 2],
     tight_bytes: 450 << 10,
+    products: "auto",
 };
 
 /// A tiny target with windows of 24 positions, of which a slot keeps 576, and with experts. Its
@@ -69,6 +73,7 @@ pub const WINDOWED: Subject = Subject {
     vocab: 192,
     feature_layers: &[0, 2],
     tight_bytes: 1_100 << 10,
+    products: "auto",
 };
 
 /// As [`WINDOWED`], with weights of 4 bits, which are multiplied by rows of 8-bit integers.
@@ -76,6 +81,7 @@ pub const QUANTIZED: Subject = Subject {
     name: "interleavings_multiply_integers_alike",
     checkpoint: Some("gemma4-moe-q4"),
     vocab: 128,
+    products: if cfg!(target_os = "linux") { "integer" } else { "auto" },
     ..WINDOWED
 };
 
