@@ -143,6 +143,23 @@ impl ModuleBytes {
     }
 }
 
+/// Blocks of floats, and quantized ones with their format.
+fn by_storage(
+    blocks: Vec<ModuleBytes>,
+) -> (Vec<(MappedBytes, Dtype)>, Vec<PackedPieces>, Option<QuantFormat>) {
+    let (mut floats, mut packed, mut format_of_all) = (vec![], vec![], None);
+    for block in blocks {
+        match block {
+            ModuleBytes::Float { bytes, dtype } => floats.push((bytes, dtype)),
+            ModuleBytes::Quantized { pieces, format } => {
+                packed.push(pieces);
+                format_of_all = Some(format);
+            }
+        }
+    }
+    (floats, packed, format_of_all)
+}
+
 impl Weights<'_> {
     /// Reads one projection after another. Neighbours of the same storage become one matrix: their
     /// outputs lie side by side. Others are kept apart.
@@ -354,25 +371,17 @@ impl Weights<'_> {
         let shape = |columns: i32| -> Vec<i32> {
             sizes.experts.into_iter().chain([out, columns]).collect()
         };
-        let (mut floats, mut packed, mut format_of_all) = (vec![], vec![], None);
-        for block in blocks {
-            match block {
-                ModuleBytes::Float { bytes, dtype } => floats.push((bytes, dtype)),
-                ModuleBytes::Quantized { pieces, format } => {
-                    packed.push(pieces);
-                    format_of_all = Some(format);
-                }
-            }
-        }
-        let Some(format) = format_of_all else {
-            return Ok(StoredMatrix::Float(self.floats(floats, &shape(sizes.input))?));
+        let whole = shape(sizes.input);
+        let (floats, packed, format) = by_storage(blocks);
+        let Some(format) = format else {
+            return Ok(StoredMatrix::Float(self.floats(floats, &whole)?));
         };
         let Some(kept) = self.forms.kept(format) else {
             if self.rehearses() {
-                return Ok(StoredMatrix::Float(blank(MlxDtype::Float32, &shape(sizes.input))?));
+                return Ok(StoredMatrix::Float(blank(MlxDtype::Float32, &whole)?));
             }
             let held = packed.iter().map(PackedPieces::bytes).sum::<usize>() as u64;
-            let array = expanded(packed, format, &shape(sizes.input))?;
+            let array = expanded(packed, format, &whole)?;
             self.expanded.modules += 1;
             self.expanded.stored_bytes += held;
             self.expanded.bytes += array.nbytes() as u64;

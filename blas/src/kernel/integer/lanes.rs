@@ -287,12 +287,12 @@ mod x86 {
                 } else {
                     _mm256_maddubs_epi16(numbers, x)
                 };
-                let two = if STEP % const { steps(BITS) } == 0 {
+                let two = if STEP.is_multiple_of(const { steps(BITS) }) {
                     products
                 } else {
                     _mm256_add_epi16(two, products)
                 };
-                let four = if (STEP + 1) % const { steps(BITS) } == 0 {
+                let four = if (STEP + 1).is_multiple_of(const { steps(BITS) }) {
                     _mm256_add_epi32(sums, _mm256_madd_epi16(two, _mm256_set1_epi16(1)))
                 } else {
                     sums
