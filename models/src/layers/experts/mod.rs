@@ -162,7 +162,7 @@ impl ExpertLinear {
     }
 
     /// From a weight as it is stored.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn of(weight: StoredMatrix) -> Result<Self, LoadError> {
         Ok(Self { parts: vec![ExpertForm::new(weight)?] })
     }

@@ -351,6 +351,7 @@ fn experts_are_read_in_both_layouts_and_multiply_by_those_chosen() {
 }
 
 /// A weight of `rows` rows whose numbers are arranged, and the same as it is stored.
+#[cfg(target_os = "linux")]
 fn arranged(format: QuantFormat, rows: &[i32], input: i32) -> [QuantizedMatrix; 2] {
     let mut files = Files::new();
     files.packed("m", format, rows, input);
