@@ -9,6 +9,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+#[cfg(target_os = "linux")]
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -16,7 +17,9 @@ use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, messages};
 use paceline_tests::prompts::{reference, same_but_near_ties};
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Answer, Stack, cargo_run, continue_text, programs, repository, wait};
+use paceline_tests::{Answer, Stack, continue_text, programs, repository};
+#[cfg(target_os = "linux")]
+use paceline_tests::{cargo_run, wait};
 use serde_json::Value;
 
 /// Tokens of each answer in golden.json, unless the answer ends before.
@@ -212,7 +215,7 @@ fn a_model_without_a_drafter_gets_prompt_lookup_which_quotes_its_prompt() {
 }
 
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "needs products of integers")]
+#[cfg(target_os = "linux")]
 fn a_stream_does_not_go_on_with_products_of_another_kind() {
     if smollm2("a_stream_does_not_go_on_with_products_of_another_kind").is_none() {
         return;
@@ -259,7 +262,7 @@ fn texts_have_the_tokens_of_llama_cpp() {
 /// llama.cpp loses 0.24 % of perplexity and 0.0033 nats a token on these weights by rounding inputs to
 /// 8 bits (docs/adr/0020-products-of-integers.md).
 #[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "needs products of integers")]
+#[cfg(target_os = "linux")]
 fn rounding_to_integers_costs_no_more_than_in_llama_cpp() {
     let Some(model) = smollm2("rounding_to_integers_costs_no_more_than_in_llama_cpp") else {
         return;

@@ -11,7 +11,7 @@ pub enum ProductsChoice {
     /// Integers where there are kernels for them and the model is not [small](SMALL), else floats.
     #[default]
     Auto,
-    /// Floats.
+    /// Floats everywhere.
     Float,
     /// Integers; a place or a checkpoint without them is an error.
     Integer,
@@ -26,10 +26,10 @@ pub struct ProductsError {
     found: String,
 }
 
-/// Bytes of quantized numbers below which a model is small. It is fast with floats, too, and its
-/// answers hang on less than what rounding changes: SmolLM2-135M leads its next best token by 0.08
-/// where the answer about the capital of France begins, and 8 bits, here as in llama.cpp, move it by
-/// 0.3.
+/// Bytes of quantized numbers below which a target is small. It is fast with floats, too, and
+/// rounding changes its answers more. SmolLM2-135M begins its answer about the capital of France with
+/// a token that leads the next best by 0.08 in logits. Rounding to 8 bits moves that lead by up to
+/// 0.4, here as in llama.cpp.
 pub const SMALL: u64 = 256 << 20;
 
 /// Whether the kind depends on the model's size.

@@ -67,6 +67,9 @@ pub fn product(
         Some(found) == experts.checked_mul(outputs).and_then(|rows| rows.checked_mul(inputs)),
         "expected {experts} matrices of {outputs} x {inputs}, found {found} numbers"
     );
+    if let ExpertMatrices::Quantized(matrix) = matrices {
+        matrix.check_parts(outputs);
+    }
     if out.is_empty() {
         return;
     }

@@ -31,18 +31,7 @@ pub fn arrange(
     format: QuantizedFormat,
     inputs: usize,
 ) {
-    let QuantizedFormat { bits, group } = format;
-    assert!(
-        format.is_known() && inputs > 0 && inputs.is_multiple_of(group),
-        "expected a known format and whole groups, found {format:?} and {inputs} inputs"
-    );
-    let (words, groups) = (inputs / 32 * bits, inputs / group);
-    let rows = packed.len() / words;
-    assert!(
-        can_be(rows) && packed.len() == rows * words,
-        "expected whole tiles of rows of {words} words, found {} words",
-        packed.len()
-    );
+    let [words, groups] = sizes(packed, format, inputs);
     for factors in factors {
         match factors {
             FactorsMut::Words(numbers) => transpose(numbers, TILE, groups),
@@ -50,7 +39,7 @@ pub fn arrange(
         }
     }
     // A tile has as many bytes as its rows had.
-    pool::for_each_part(packed, TILE * words, |tile| match bits {
+    pool::for_each_part(packed, TILE * words, |tile| match format.bits {
         2 => arrange_tile::<2>(tile, words),
         3 => arrange_tile::<3>(tile, words),
         4 => arrange_tile::<4>(tile, words),
@@ -70,8 +59,8 @@ pub fn restore(
     format: QuantizedFormat,
     inputs: usize,
 ) {
-    let QuantizedFormat { bits, group } = format;
-    let words = inputs / 32 * bits;
+    let [words, groups] = sizes(packed, format, inputs);
+    let bits = format.bits;
     let arranged = packed.to_vec();
     packed.fill(0);
     for (row, to) in packed.chunks_exact_mut(words).enumerate() {
@@ -86,10 +75,30 @@ pub fn restore(
     // A transposed tile has as many rows as a row has groups.
     for factors in factors {
         match factors {
-            FactorsMut::Words(numbers) => transpose(numbers, inputs / group, TILE),
-            FactorsMut::Halves(numbers) => transpose(numbers, inputs / group, TILE),
+            FactorsMut::Words(numbers) => transpose(numbers, groups, TILE),
+            FactorsMut::Halves(numbers) => transpose(numbers, groups, TILE),
         }
     }
+}
+
+/// Words and groups of a row.
+///
+/// # Panics
+/// [`arrange`]'s.
+fn sizes(packed: &[u32], format: QuantizedFormat, inputs: usize) -> [usize; 2] {
+    let QuantizedFormat { bits, group } = format;
+    assert!(
+        format.is_known() && inputs > 0 && inputs.is_multiple_of(group),
+        "expected a known format and whole groups, found {format:?} and {inputs} inputs"
+    );
+    let words = inputs / 32 * bits;
+    let rows = packed.len() / words;
+    assert!(
+        can_be(rows) && packed.len() == rows * words,
+        "expected whole tiles of rows of {words} words, found {} words",
+        packed.len()
+    );
+    [words, inputs / group]
 }
 
 /// Transposes each of the matrices of `rows` rows of `columns` numbers that lie one after another.

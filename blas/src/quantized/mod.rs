@@ -145,6 +145,13 @@ impl<'a> QuantizedMatrix<'a> {
         self.inputs
     }
 
+    /// # Panics
+    /// Parts of so many rows would begin in the middle of a tile.
+    pub(crate) fn check_parts(&self, rows: usize) {
+        let fits = !self.tiles || arrange::can_be(rows);
+        assert!(fits, "expected parts of whole tiles of an arranged matrix, found {rows} rows");
+    }
+
     /// Where the numbers lie from row `from` on.
     ///
     /// # Panics

@@ -21,16 +21,20 @@ pub(crate) fn calls() -> ProductCounts {
     ProductCounts { own: OWN.load(Ordering::Relaxed), forwarded: FORWARDED.load(Ordering::Relaxed) }
 }
 
-/// Chosen once: the best that the processor has, or the one that `PACELINE_INSTRUCTIONS` names, for
-/// measurements. Of a name that the processor lacks nothing is taken.
+/// Chosen once: those that `PACELINE_INSTRUCTIONS` names, for measurements, else the best.
 pub(crate) fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<Kernels> = OnceLock::new();
     CHOSEN.get_or_init(|| {
         #[expect(clippy::disallowed_methods, reason = "read once, before the first product")]
         let wanted = std::env::var("PACELINE_INSTRUCTIONS").unwrap_or_default();
-        let named = kernel::available().find(|kernels| kernels.name == wanted);
-        named.or_else(|| kernel::available().next()).unwrap_or(kernel::PORTABLE)
+        named(&wanted)
     })
+}
+
+/// The kernels of this name; the best that the processor has if it lacks them, or nothing is named.
+fn named(name: &str) -> Kernels {
+    let found = kernel::available().find(|kernels| kernels.name == name);
+    found.or_else(|| kernel::available().next()).unwrap_or(kernel::PORTABLE)
 }
 
 /// C = α·op(A)·op(B) + β·C, as CBLAS defines it.

@@ -181,3 +181,14 @@ fn callers_at_once_get_what_a_lone_one_gets() {
         }
     });
 }
+
+#[test]
+fn kernels_are_taken_by_name_and_else_the_best() {
+    let best = kernel::available().next().expect("one at least").name;
+    for kernels in kernel::available() {
+        assert_eq!(named(kernels.name).name, kernels.name);
+    }
+    for name in ["", "avx1024"] {
+        assert_eq!(named(name).name, best, "{name:?}");
+    }
+}

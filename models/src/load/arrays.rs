@@ -135,10 +135,7 @@ pub(super) fn expanded(
 
 /// Numbers of mxfp4 as affine ones: packed numbers, scales and biases. w = s · q - 12 · s, where 2 · w
 /// is a whole number from -12 to 12 and s half of the group's scale: exactly, up to scales of 2^125.
-pub(super) fn affine_mxfp4(
-    pieces: &[PackedPieces],
-    [words, groups]: [&[i32]; 2],
-) -> Result<[Array; 3], LoadError> {
+pub(super) fn affine_mxfp4(pieces: &[PackedPieces], [words, groups]: [&[i32]; 2]) -> [Array; 3] {
     const NUMBERS: [u32; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
     let mut packed = Vec::with_capacity(count(words));
     let (mut scales, mut biases) = (Vec::with_capacity(count(groups)), vec![]);
@@ -161,14 +158,12 @@ pub(super) fn affine_mxfp4(
             biases.push(bf16::from_f32(-12.0 * half));
         }
     }
-    if packed.len() != count(words) || scales.len() != count(groups) {
-        return Err(LoadError::TooLarge { bytes: 4 * count(words) });
-    }
-    Ok([
+    // The shapes of all pieces were compared with the format when they were opened.
+    [
         Array::from_slice(&packed, words),
         Array::from_slice(&scales, groups),
         Array::from_slice(&biases, groups),
-    ])
+    ]
 }
 
 fn count(shape: &[i32]) -> usize {

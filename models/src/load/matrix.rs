@@ -431,7 +431,7 @@ impl Weights<'_> {
                 let factors = || blank(MlxDtype::Bfloat16, groups);
                 [blank(MlxDtype::Uint32, words)?, factors()?, factors()?]
             }
-            false => affine_mxfp4(packed, [words, groups])?,
+            false => affine_mxfp4(packed, [words, groups]),
         };
         let biases = Some(biases);
         Ok(StoredMatrix::Quantized(QuantizedMatrix {

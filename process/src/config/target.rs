@@ -35,12 +35,13 @@ pub enum ExactLanes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProductsSetting {
-    /// Of integers where there are kernels for them, else of floats.
+    /// Integers where there are kernels for them and the target is not small, else floats.
     #[default]
     Auto,
-    /// Of floats.
+    /// The weights become floats.
     Float,
-    /// Of integers; a place or a checkpoint without them is an error.
+    /// Activations become integers of 8 bits; a place or a checkpoint without kernels for them is an
+    /// error.
     Integer,
 }
 
@@ -81,7 +82,8 @@ pub struct TargetConfig {
     pub keep_quantized: bool,
     /// How products by quantized weights are computed. `integer` rounds activations to 8 bits and
     /// multiplies integers: faster, and logits differ a little from those of `float`. Default: auto,
-    /// integers on the CPU under Linux, else floats. A target that has no such products refuses
+    /// integers on the CPU under Linux for targets with 256 MB of quantized numbers or more, else
+    /// floats. A target that has no such products refuses
     /// `integer`. It is a part of what a stream depends on: running requests do not go on after a
     /// change.
     pub products: ProductsSetting,

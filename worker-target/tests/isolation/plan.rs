@@ -34,7 +34,7 @@ pub struct Subject {
     place: usize,
     /// Of the worker that has little memory: hardly more than the longest sequence takes.
     pub tight_bytes: u64,
-    /// `target.products`.
+    /// How its worker is told to multiply by quantized weights (`target.products`).
     pub products: &'static str,
 }
 

@@ -1,34 +1,35 @@
 //! Integers of each instruction set.
 
-use super::Integers;
+use super::{Bytes, Field, Integers};
 use crate::kernel::decode::PortableDecode;
 
 /// Plain Rust, eight columns.
 pub(in crate::kernel) struct PortableIntegers;
 
-impl Integers for PortableIntegers {
-    type Decode = PortableDecode;
-    const ROWS: usize = 4;
-    type Bytes = [u8; 32];
-    type Dots = [i32; 8];
-
+impl Bytes for [u8; 32] {
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> [u8; 32] {
+    unsafe fn load(from: *const u8) -> Self {
         // SAFETY: the caller's.
         unsafe { from.cast::<[u8; 32]>().read() }
     }
 
     #[inline(always)]
-    unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-        bytes: [u8; 32],
-    ) -> [u8; 32] {
-        bytes.map(|byte| (byte >> FROM & ((1 << WIDTH) - 1)) << TO)
+    unsafe fn field(self, field: Field) -> Self {
+        self.map(|byte| (byte >> field.from & field.lowest()) << field.to)
     }
 
     #[inline(always)]
-    unsafe fn or(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
-        std::array::from_fn(|at| a[at] | b[at])
+    unsafe fn or(self, other: Self) -> Self {
+        std::array::from_fn(|at| self[at] | other[at])
     }
+}
+
+impl Integers for PortableIntegers {
+    type Decode = PortableDecode;
+    // Code of more rows would be large, and no faster.
+    const ROWS: usize = 1;
+    type Bytes = [u8; 32];
+    type Dots = [i32; 8];
 
     #[inline(always)]
     unsafe fn none() -> [i32; 8] {
@@ -66,14 +67,9 @@ pub(in crate::kernel) use x86::{Avx2Integers, Avx512Vnni, AvxVnni};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Integers;
+    use super::{Bytes, Field, Integers};
     use crate::kernel::decode::{Avx2Decode, Avx512Decode};
     use std::arch::x86_64::*;
-
-    /// The bits of a field, in each byte.
-    const fn mask(width: usize, to: usize) -> i8 {
-        (((1 << width) - 1) << to) as u8 as i8
-    }
 
     /// Four signed bytes.
     ///
@@ -85,6 +81,61 @@ mod x86 {
         unsafe { x.cast::<i32>().read_unaligned() }
     }
 
+    /// The functions of vectors of bytes.
+    macro_rules! bytes {
+        ($vector:ty, $load:ident, $right:ident, $left:ident, $and:ident, $splat:ident, $or:ident) => {
+            impl Bytes for $vector {
+                #[inline(always)]
+                unsafe fn load(from: *const u8) -> Self {
+                    // SAFETY: here and below: the instructions are there, and pointers are the
+                    // caller's.
+                    unsafe { $load(from.cast()) }
+                }
+
+                #[inline(always)]
+                unsafe fn field(self, field: Field) -> Self {
+                    let Field { from, to, .. } = field;
+                    // SAFETY: as above. Bits of the neighbouring byte are cleared.
+                    unsafe {
+                        let moved = if from > to {
+                            $right(self, _mm_cvtsi32_si128((from - to) as i32))
+                        } else if from < to {
+                            $left(self, _mm_cvtsi32_si128((to - from) as i32))
+                        } else {
+                            self
+                        };
+                        $and(moved, $splat((field.lowest() << to) as i8))
+                    }
+                }
+
+                #[inline(always)]
+                unsafe fn or(self, other: Self) -> Self {
+                    // SAFETY: as above.
+                    unsafe { $or(self, other) }
+                }
+            }
+        };
+    }
+
+    bytes!(
+        __m512i,
+        _mm512_loadu_si512,
+        _mm512_srl_epi16,
+        _mm512_sll_epi16,
+        _mm512_and_si512,
+        _mm512_set1_epi8,
+        _mm512_or_si512
+    );
+    bytes!(
+        __m256i,
+        _mm256_loadu_si256,
+        _mm256_srl_epi16,
+        _mm256_sll_epi16,
+        _mm256_and_si256,
+        _mm256_set1_epi8,
+        _mm256_or_si256
+    );
+
     /// AVX-512 with VNNI.
     pub(in crate::kernel) struct Avx512Vnni;
 
@@ -93,35 +144,6 @@ mod x86 {
         const ROWS: usize = 8;
         type Bytes = __m512i;
         type Dots = __m512i;
-
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> __m512i {
-            // SAFETY: here and below: the instructions are there, and pointers are the caller's.
-            unsafe { _mm512_loadu_si512(from.cast()) }
-        }
-
-        #[inline(always)]
-        unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-            bytes: __m512i,
-        ) -> __m512i {
-            // SAFETY: as above. Bits of the neighbouring byte are cleared.
-            unsafe {
-                let moved = if FROM > TO {
-                    _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(FROM as i32 - TO as i32))
-                } else if FROM < TO {
-                    _mm512_sll_epi16(bytes, _mm_cvtsi32_si128(TO as i32 - FROM as i32))
-                } else {
-                    bytes
-                };
-                _mm512_and_si512(moved, _mm512_set1_epi8(const { mask(WIDTH, TO) }))
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
-            // SAFETY: as above.
-            unsafe { _mm512_or_si512(a, b) }
-        }
 
         #[inline(always)]
         unsafe fn none() -> __m512i {
@@ -146,27 +168,6 @@ mod x86 {
         }
     }
 
-    /// The field of bytes of AVX2.
-    ///
-    /// # Safety
-    /// The processor has the instructions.
-    #[inline(always)]
-    unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-        bytes: __m256i,
-    ) -> __m256i {
-        // SAFETY: the caller's. Bits of the neighbouring byte are cleared.
-        unsafe {
-            let moved = if FROM > TO {
-                _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(FROM as i32 - TO as i32))
-            } else if FROM < TO {
-                _mm256_sll_epi16(bytes, _mm_cvtsi32_si128(TO as i32 - FROM as i32))
-            } else {
-                bytes
-            };
-            _mm256_and_si256(moved, _mm256_set1_epi8(const { mask(WIDTH, TO) }))
-        }
-    }
-
     /// AVX-VNNI: the instruction of [`Avx512Vnni`] on shorter vectors.
     pub(in crate::kernel) struct AvxVnni;
 
@@ -175,26 +176,6 @@ mod x86 {
         const ROWS: usize = 4;
         type Bytes = __m256i;
         type Dots = __m256i;
-
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_loadu_si256(from.cast()) }
-        }
-
-        #[inline(always)]
-        unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-            bytes: __m256i,
-        ) -> __m256i {
-            // SAFETY: as above.
-            unsafe { field::<FROM, WIDTH, TO>(bytes) }
-        }
-
-        #[inline(always)]
-        unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_or_si256(a, b) }
-        }
 
         #[inline(always)]
         unsafe fn none() -> __m256i {
@@ -245,26 +226,6 @@ mod x86 {
         const ROWS: usize = 4;
         type Bytes = __m256i;
         type Dots = Pairs;
-
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_loadu_si256(from.cast()) }
-        }
-
-        #[inline(always)]
-        unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-            bytes: __m256i,
-        ) -> __m256i {
-            // SAFETY: as above.
-            unsafe { field::<FROM, WIDTH, TO>(bytes) }
-        }
-
-        #[inline(always)]
-        unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-            // SAFETY: as above.
-            unsafe { _mm256_or_si256(a, b) }
-        }
 
         #[inline(always)]
         unsafe fn none() -> Pairs {
@@ -321,7 +282,7 @@ pub(in crate::kernel) use arm::{NeonDot, NeonIntegers};
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::Integers;
+    use super::{Bytes, Field, Integers};
     use crate::kernel::decode::NeonDecode;
     use std::arch::aarch64::*;
     use std::arch::asm;
@@ -331,6 +292,29 @@ mod arm {
 
     /// NEON with the instruction that adds four products.
     pub(in crate::kernel) struct NeonDot;
+
+    impl Bytes for uint8x16_t {
+        #[inline(always)]
+        unsafe fn load(from: *const u8) -> Self {
+            // SAFETY: here and below: NEON is there, and pointers are the caller's.
+            unsafe { vld1q_u8(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn field(self, field: Field) -> Self {
+            // SAFETY: as above. Negative shifts are to the right.
+            unsafe {
+                let moved = vshlq_u8(self, vdupq_n_s8(field.to as i8 - field.from as i8));
+                vandq_u8(moved, vdupq_n_u8(field.lowest() << field.to))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn or(self, other: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { vorrq_u8(self, other) }
+        }
+    }
 
     /// As signed numbers.
     ///
@@ -352,29 +336,6 @@ mod arm {
                 const ROWS: usize = 8;
                 type Bytes = uint8x16_t;
                 type Dots = int32x4_t;
-
-                #[inline(always)]
-                unsafe fn load(from: *const u8) -> uint8x16_t {
-                    // SAFETY: here and below: NEON is there, and pointers are the caller's.
-                    unsafe { vld1q_u8(from) }
-                }
-
-                #[inline(always)]
-                unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-                    bytes: uint8x16_t,
-                ) -> uint8x16_t {
-                    // SAFETY: as above. Negative shifts are to the right.
-                    unsafe {
-                        let moved = vshlq_u8(bytes, vdupq_n_s8(TO as i8 - FROM as i8));
-                        vandq_u8(moved, vdupq_n_u8((((1u32 << WIDTH) - 1) << TO) as u8))
-                    }
-                }
-
-                #[inline(always)]
-                unsafe fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-                    // SAFETY: as above.
-                    unsafe { vorrq_u8(a, b) }
-                }
 
                 #[inline(always)]
                 unsafe fn none() -> int32x4_t {

@@ -8,7 +8,8 @@
 //! ```
 //! I and P are exact, in any order. The rest is float32, block after block: s · I is rounded, b · P
 //! added with one rounding, and d times that added to the sum with one rounding. So an element has
-//! the same bits on every processor, whatever rows and columns stand beside it. A block with a number that is not finite gives NaN.
+//! the same bits on every processor, whatever rows and columns stand beside it. A block with a
+//! number that is not finite gives NaN.
 //!
 //! P sums the rounded inputs and not x: what the rounding of x changes is then Σ w · (x - d · p),
 //! in which small weights have small parts. With Σ x it would be Σ s · q · (x - d · p) with all q
@@ -81,9 +82,9 @@ pub(crate) const fn block_of(group: usize) -> usize {
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 pub(crate) struct BlockFactors {
-    /// d.
+    /// What 1 stands for among the rounded inputs: d.
     size: f32,
-    /// P.
+    /// The sum of the rounded inputs: P.
     sum: f32,
     /// 128 · P, for kernels that take numbers of 8 bits less 128.
     correction: i32,
@@ -94,29 +95,47 @@ pub(crate) const fn packed_row(k: usize, group: usize) -> usize {
     ((k + k / block_of(group) * size_of::<BlockFactors>()) / 4).next_multiple_of(16)
 }
 
-/// Vectors of integers of an instruction set. Floats are those of its [`Lanes`], a lane a column.
+/// Some bits of each byte, and where they are moved to.
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct Field {
+    from: usize,
+    /// How many, 4 at most.
+    width: usize,
+    to: usize,
+}
+
+impl Field {
+    /// As many of the lowest bits.
+    #[inline(always)]
+    fn lowest(self) -> u8 {
+        (1 << self.width) - 1
+    }
+}
+
+/// A vector of bytes, four of each column.
+pub(in crate::kernel) trait Bytes: Copy {
+    /// # Safety
+    /// As all here: the processor has the instructions. `from` has as many bytes.
+    unsafe fn load(from: *const u8) -> Self;
+    /// A field of each byte, the other bits zeros. Its numbers are known to the compiler.
+    ///
+    /// # Safety
+    /// As all here.
+    unsafe fn field(self, field: Field) -> Self;
+    /// # Safety
+    /// As all here.
+    unsafe fn or(self, other: Self) -> Self;
+}
+
+/// Integers of an instruction set. Floats are those of its [`Lanes`], a lane a column.
 pub(in crate::kernel) trait Integers {
     type Decode: Decode;
     /// Most rows of a block, 1, 2, 4 or 8.
     const ROWS: usize;
-    /// Four bytes of each column.
-    type Bytes: Copy;
+    type Bytes: Bytes;
     /// Sums that are not finished.
     type Dots: Copy;
 
-    /// # Safety
-    /// As all here: the processor has the instructions. `from` has four bytes of each column.
-    unsafe fn load(from: *const u8) -> Self::Bytes;
-    /// WIDTH bits of each byte from bit FROM on, moved to bit TO.
-    ///
-    /// # Safety
-    /// As all here.
-    unsafe fn field<const FROM: usize, const WIDTH: usize, const TO: usize>(
-        bytes: Self::Bytes,
-    ) -> Self::Bytes;
-    /// # Safety
-    /// As all here.
-    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// No sums yet.
     ///
     /// # Safety
@@ -231,50 +250,20 @@ pub(super) unsafe fn pack<I: Integers>(product: &Product, weight: &QuantizedWeig
 /// `unit` is a unit's first vector of some columns.
 #[inline(always)]
 unsafe fn numbers<I: Integers, const BITS: usize, const STEP: usize>(unit: *const u8) -> I::Bytes {
-    /// The bits of one plane.
-    macro_rules! plane {
-        ($at:literal, $from:literal, $width:literal, $to:literal) => {{
-            let line = const { planes(BITS)[$at].place(STEP).0 };
-            I::field::<$from, $width, $to>(I::load(unit.add(line * LINE)))
-        }};
-    }
-    // SAFETY: the caller's. Which arm is taken is known to the compiler.
-    unsafe {
-        let first = match (const { planes(BITS)[0].width }, const { planes(BITS)[0].place(STEP).1 })
-        {
-            (4, 0) => plane!(0, 0, 4, 0),
-            (4, _) => plane!(0, 4, 4, 0),
-            (2, 0) => plane!(0, 0, 2, 0),
-            (2, 2) => plane!(0, 2, 2, 0),
-            (2, 4) => plane!(0, 4, 2, 0),
-            (2, _) => plane!(0, 6, 2, 0),
-            _ => return I::load(unit.add(STEP * LINE)),
-        };
-        let second = match (BITS, const { planes(BITS)[1].place(STEP).1 }) {
-            (3, 0) => plane!(1, 0, 1, 2),
-            (3, 1) => plane!(1, 1, 1, 2),
-            (3, 2) => plane!(1, 2, 1, 2),
-            (3, 3) => plane!(1, 3, 1, 2),
-            (3, 4) => plane!(1, 4, 1, 2),
-            (3, 5) => plane!(1, 5, 1, 2),
-            (3, 6) => plane!(1, 6, 1, 2),
-            (3, _) => plane!(1, 7, 1, 2),
-            (5, 0) => plane!(1, 0, 1, 4),
-            (5, 1) => plane!(1, 1, 1, 4),
-            (5, 2) => plane!(1, 2, 1, 4),
-            (5, 3) => plane!(1, 3, 1, 4),
-            (5, 4) => plane!(1, 4, 1, 4),
-            (5, 5) => plane!(1, 5, 1, 4),
-            (5, 6) => plane!(1, 6, 1, 4),
-            (5, _) => plane!(1, 7, 1, 4),
-            (6, 0) => plane!(1, 0, 2, 4),
-            (6, 2) => plane!(1, 2, 2, 4),
-            (6, 4) => plane!(1, 4, 2, 4),
-            (6, _) => plane!(1, 6, 2, 4),
-            _ => return first,
-        };
-        I::or(first, second)
-    }
+    let part = |plane: Plane| {
+        let (line, from) = plane.place(STEP);
+        // SAFETY: the caller's.
+        unsafe {
+            let bytes = I::Bytes::load(unit.add(line * LINE));
+            match plane.width {
+                8 => bytes,
+                width => bytes.field(Field { from, width, to: plane.shift }),
+            }
+        }
+    };
+    let [first, second] = const { planes(BITS) };
+    // SAFETY: the caller's.
+    unsafe { if second.width == 0 { part(first) } else { part(first).or(part(second)) } }
 }
 
 /// A factor of each column.
@@ -414,6 +403,7 @@ unsafe fn by_bits<I: Blocks, const BITS: usize>(
     to: usize,
 ) {
     let Product { m, k, packed, c, ldc, .. } = *product;
+    debug_assert!(from.is_multiple_of(TILE) && to.is_multiple_of(TILE), "whole tiles");
     // Many rows take some tiles in turn, which stay in the cache.
     let tiles = if m > BY_TILES { (CACHED / (k * BITS * 2)).max(1) } else { 1 };
     for first in (from / TILE..to / TILE).step_by(tiles) {
@@ -426,8 +416,12 @@ unsafe fn by_bits<I: Blocks, const BITS: usize>(
                     let c = c.add(row * ldc + tile * TILE);
                     match rows {
                         1 => of_tile::<I, BITS, 1>(product, weight, tile, x, c),
-                        2 => of_tile::<I, BITS, 2>(product, weight, tile, x, c),
-                        4 => of_tile::<I, BITS, 4>(product, weight, tile, x, c),
+                        2 if const { I::ROWS > 1 } => {
+                            of_tile::<I, BITS, 2>(product, weight, tile, x, c)
+                        }
+                        4 if const { I::ROWS > 2 } => {
+                            of_tile::<I, BITS, 4>(product, weight, tile, x, c)
+                        }
                         _ if const { I::ROWS > 4 } => {
                             of_tile::<I, BITS, 8>(product, weight, tile, x, c);
                         }
