@@ -39,9 +39,15 @@ Examples:
 #[command(group(ArgGroup::new("of_lengths").args(["tables", "roofline", "clean", "session"]).multiple(true)))]
 pub struct BenchArgs {
     /// Every kind at 1, 2, 4, 8 and 16 requests at once, without a drafter, with it forced, and as
-    /// routed; exit code 1 if routed is slower than the better of the other two
+    /// routed, with the verdict whether routed is slower than the better of the other two (exit code
+    /// 1)
     #[arg(long)]
     pub sweep: bool,
+    /// Directory of the programs of another build: each measurement is made with both, in turn, and
+    /// the speed of this build over the other's is printed too
+    #[arg(long, value_name = "DIR")]
+    #[arg(conflicts_with_all = ["contexts", "clean", "session", "burst", "tables", "roofline", "images"])]
+    pub against: Option<PathBuf>,
     /// Prompts of these numbers of tokens, and the answers after them, without a drafter, with it
     /// forced, and as routed; without numbers 1024 to 32768, as far as the model's context goes
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', num_args = 0..=1)]
@@ -197,6 +203,7 @@ mod tests {
             "bench --burst --runs 7",
             "bench --burst 4,16 --max-tokens 64 --output json",
             "bench --kinds long,chinese",
+            "bench --sweep --against D",
         ] {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
         }

@@ -58,6 +58,16 @@ pub fn alternate_direction(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
     (0..passes).flat_map(|pass| if pass % 2 == 0 { order.clone() } else { back.clone() }).collect()
 }
 
+/// `count` builds in the order of this measurement: there at every second one, and back at the
+/// others.
+pub fn builds(count: usize, measurement: usize) -> Vec<usize> {
+    let mut builds: Vec<usize> = (0..count).collect();
+    if !measurement.is_multiple_of(2) {
+        builds.reverse();
+    }
+    builds
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +111,17 @@ mod tests {
             assert_eq!(MODES.map(sum), [5, 5, 5], "{places:?}");
         }
         assert_eq!(alternate_direction(order(&MODES, 0, 0), 1), MODES);
+    }
+
+    #[test]
+    fn each_build_is_first_as_often_as_the_other_in_each_mode() {
+        assert_eq!(builds(1, 3), [0]);
+        for run in 0..3 {
+            let mut first = [0, 0];
+            for (place, mode) in alternate_direction(order(&MODES, run, 1), 2).iter().enumerate() {
+                first[builds(2, run + 1 + place)[0]] += usize::from(*mode == Mode::Routed);
+            }
+            assert_eq!(first, [1, 1]);
+        }
     }
 }

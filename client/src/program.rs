@@ -2,7 +2,7 @@
 //! the other programs beside it.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output, Stdio};
 
 use clap::Parser;
@@ -20,11 +20,19 @@ pub fn beside(name: &str) -> Result<PathBuf, Failure> {
     let own = own.map_err(|error| {
         Failure::refused_here(format!("cannot find this program's own directory: {error}"))
     })?;
-    let path = own.with_file_name(name);
+    within(own.parent().unwrap_or(&own), name)
+}
+
+/// The path of a program of ours in the directory of a build.
+///
+/// # Errors
+/// It is not there.
+pub fn within(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let path = dir.join(name);
     match path.is_file() {
         true => Ok(path),
         false => Err(Failure::refused_here(format!(
-            "expected {} beside this program, found nothing; build or install all of them",
+            "expected the program {}, found nothing; build or install all of them",
             path.display()
         ))),
     }

@@ -2,23 +2,27 @@
 //! checks that the routed lane is never slower than the better of the two lanes.
 //!
 //! [`plan`] what is measured │ [`load`] one measurement │ [`verdict`] figures over all runs │
-//! [`report`] the tables. This file has the order of the steps.
+//! [`means`] over cells │ [`report`] the tables. This file has the order of the steps.
 //!
 //! One service is measured in all modes; for "absent" its drafter is stopped, then started again. A
 //! second service without a drafter would be another target process. It would have other pages of
 //! memory, which alone makes processes of the same model some percent faster or slower; it would
 //! need the weights twice; and its processes would wake up now and then. Therefore the lanes of a
 //! cell run on the same target, one after the other. Ratios are taken within a run. After each
-//! change of the drafter some tokens are generated untimed.
+//! change of the drafter some tokens are generated untimed. With `--against` a second service, of
+//! another build, is measured in the same way, each time right before or after the first.
 
 mod load;
+mod means;
 mod plan;
 mod report;
 mod verdict;
 
 use paceline_client::ask::{Ask, Choice};
 use paceline_client::compare::{JudgedDifferences, weigh};
+use paceline_client::failure::BENCH;
 use paceline_client::own_service::report::PrintedReport;
+use paceline_client::own_service::{self, OwnService};
 use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
@@ -30,7 +34,7 @@ use self::plan::{Cell, LanePlan};
 use self::report::{LaneReport, cell_line};
 use self::verdict::{LaneRow, compare_with_one_stream};
 use crate::args::BenchArgs;
-use crate::mode::{Mode, alternate_direction, order};
+use crate::mode::{self, Mode, alternate_direction, order};
 use crate::progress::{Progress, duration};
 use crate::prompts::PromptSet;
 use crate::report::{failed, of_service};
@@ -40,6 +44,13 @@ use crate::service::MeasuredService;
 /// Tokens of each untimed answer before a measurement.
 const WARM_TOKENS: u32 = 8;
 
+/// Milliseconds of plain answers before those. A target that waited while its drafter was started
+/// is slower for some tenths of a second: on two virtual cores the first answers of four plain
+/// streams had 0.87 of their later speed.
+const BUSY_MS: u64 = 400;
+/// Tokens of each of these answers.
+const BUSY_TOKENS: u32 = 32;
+
 /// Measures everything and makes the report.
 ///
 /// # Errors
@@ -47,16 +58,26 @@ const WARM_TOKENS: u32 = 8;
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
     let plan = LanePlan::from_args(args)?;
     let work = async |service: &MeasuredService, screen: &mut Screen| {
-        measure(&plan, service, screen).await
+        let Some(settings) = &plan.other else {
+            return measure(&plan, &[service], screen).await;
+        };
+        screen.note("starting the other build");
+        let both = async |other: OwnService, screen: &mut Screen| {
+            let other = MeasuredService::ready(other, screen).await?;
+            measure(&plan, &[service, &other], screen).await
+        };
+        own_service::run(BENCH, settings, screen, both).await.map(|(report, _)| report)
     };
     of_service(args, &plan.settings, screen, work).await
 }
 
+/// Measures on the services of one build or two, this one first.
 async fn measure(
     plan: &LanePlan,
-    service: &MeasuredService,
+    services: &[&MeasuredService],
     screen: &mut Screen,
 ) -> Result<LaneReport, Failure> {
+    let service = services[0];
     if plan.sweep && !service.drafter {
         return Err(Failure::usage(
             "--sweep compares a drafter with none: name one with --drafter, or as drafter.model",
@@ -68,40 +89,40 @@ async fn measure(
         screen
             .note(&format!("kind long: texts of {tokens} tokens, which fill the model's context"));
     }
-    let client = service.own.connect().await?;
-    let same = TokenComparison::default();
-    let mut bench = LaneBench { plan, service, client, sets, same };
-    bench.warm_up(modes, screen).await?;
-
+    let mut builds = vec![];
+    for service in services {
+        let mut bench = LaneBench::new(plan, service, &sets, modes).await?;
+        bench.warm_up(modes, services.len(), screen).await?;
+        builds.push(bench);
+    }
     let cells = plan.cells();
-    let mut measured: Vec<Vec<(Mode, Vec<CellRun>)>> =
-        cells.iter().map(|_| modes.iter().map(|mode| (*mode, Vec::new())).collect()).collect();
-    let steps = cells.len() * modes.len() * plan.passes() * plan.runs;
+    let steps = cells.len() * modes.len() * plan.passes() * plan.runs * builds.len();
     let mut progress = Progress::begin(steps as f64);
     for run in 0..plan.runs {
         for (at, cell) in cells.iter().enumerate() {
-            measured[at].iter_mut().for_each(|(_, runs)| runs.push(CellRun::default()));
-            for mode in alternate_direction(order(modes, run, at), plan.passes()) {
+            builds.iter_mut().for_each(|build| build.begin_run(at));
+            let modes = alternate_direction(order(modes, run, at), plan.passes());
+            for (place, mode) in modes.into_iter().enumerate() {
                 progress.show(run, plan.runs, &format!("{cell}, {}", mode.word()), screen);
-                let pass = bench.cell(cell, mode).await?;
-                progress.add(1.0);
-                for (_, runs) in measured[at].iter_mut().filter(|(known, _)| *known == mode) {
-                    runs.last_mut().expect("begun above").add(&pass);
+                for build in mode::builds(builds.len(), run + at + place) {
+                    builds[build].add_pass(at, cell, mode).await?;
+                    progress.add(1.0);
                 }
             }
-            screen.note(&cell_line(run, plan.runs, cell, &measured[at]));
+            screen.note(&cell_line(run, plan.runs, cell, &builds[0].measured[at]));
         }
         progress.note(run, plan.runs, screen);
     }
-    let same = bench.weighed(screen).await?;
-    let mut rows: Vec<LaneRow> = cells
-        .into_iter()
-        .zip(&measured)
-        .map(|(cell, measured)| LaneRow::of(cell, measured))
-        .collect();
+    let mut rows: Vec<Vec<LaneRow>> = builds.iter().map(|build| build.rows(&cells)).collect();
+    let other = (rows.len() > 1).then(|| rows.remove(1));
+    let mut rows = rows.remove(0);
+    for (own, other) in rows.iter_mut().zip(other.iter().flatten()) {
+        own.compare(other);
+    }
     compare_with_one_stream(&mut rows);
+    let same = builds.remove(0).weighed(screen).await?;
     let LanePlan { sweep, runs, max_tokens, .. } = *plan;
-    Ok(LaneReport { sweep, runs, max_tokens, rows, same })
+    Ok(LaneReport::new(sweep, runs, max_tokens, rows, same))
 }
 
 /// Measures cells on a running service.
@@ -110,15 +131,53 @@ struct LaneBench<'a> {
     service: &'a MeasuredService,
     client: InferenceClient<Channel>,
     /// The prompts of each kind.
-    sets: Vec<PromptSet>,
+    sets: &'a [PromptSet],
     same: TokenComparison,
+    /// What was measured of each cell, by mode and run.
+    measured: Vec<Vec<(Mode, Vec<CellRun>)>>,
 }
 
-impl LaneBench<'_> {
+impl<'a> LaneBench<'a> {
+    async fn new(
+        plan: &'a LanePlan,
+        service: &'a MeasuredService,
+        sets: &'a [PromptSet],
+        modes: &[Mode],
+    ) -> Result<Self, Failure> {
+        let client = service.own.connect().await?;
+        let nothing = || modes.iter().map(|mode| (*mode, Vec::new())).collect();
+        let measured = plan.cells().iter().map(|_| nothing()).collect();
+        Ok(Self { plan, service, client, sets, same: TokenComparison::default(), measured })
+    }
+
+    /// Begins a run of the cell at this place.
+    fn begin_run(&mut self, at: usize) {
+        self.measured[at].iter_mut().for_each(|(_, runs)| runs.push(CellRun::default()));
+    }
+
+    /// Measures the cell at this place once in a mode, in the run that was begun.
+    async fn add_pass(&mut self, at: usize, cell: &Cell, mode: Mode) -> Result<(), Failure> {
+        let pass = self.cell(cell, mode).await?;
+        for (_, runs) in self.measured[at].iter_mut().filter(|(known, _)| *known == mode) {
+            runs.last_mut().expect("begun").add(&pass);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, cells: &[Cell]) -> Vec<LaneRow> {
+        let cells = cells.iter().zip(&self.measured);
+        cells.map(|(cell, measured)| LaneRow::of(cell.clone(), measured)).collect()
+    }
+
     /// Each mode once with the fewest and the most requests at once: the first steps of a process
     /// are slow in many ways. Says how long everything will take, and refuses what the service
     /// cannot run at once.
-    async fn warm_up(&mut self, modes: &[Mode], screen: &mut Screen) -> Result<(), Failure> {
+    async fn warm_up(
+        &mut self,
+        modes: &[Mode],
+        builds: usize,
+        screen: &mut Screen,
+    ) -> Result<(), Failure> {
         let cells = self.plan.cells();
         let (Some(few), Some(many)) = (cells.first(), cells.last()) else { return Ok(()) };
         let clock = Clock::start();
@@ -144,8 +203,8 @@ impl LaneBench<'_> {
         let count = if few == many { 1.0 } else { 2.0 };
         let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / count;
         let few_s = if few == many { many_s } else { few_s };
-        let estimate = self.plan.estimate_s(self.plan.runs, few_s, many_s, change_s);
-        let (count, runs) = (cells.len() * modes.len(), self.plan.runs);
+        let estimate = self.plan.estimate_s(self.plan.runs * builds, few_s, many_s, change_s);
+        let (count, runs) = (cells.len() * modes.len() * builds, self.plan.runs);
         screen
             .note(&format!("{count} figures in each of {runs} runs: about {}", duration(estimate)));
         Ok(())
@@ -168,6 +227,11 @@ impl LaneBench<'_> {
             max_tokens: WARM_TOKENS.min(self.plan.max_tokens),
             ..load
         };
+        let busy = LaneWorkload { wish: RouteWish::Plain, max_tokens: BUSY_TOKENS, ..warm };
+        let clock = Clock::start();
+        while clock.now().0 < BUSY_MS {
+            busy.send(&self.client).await?;
+        }
         warm.send(&self.client).await?;
         let measured = load.send(&self.client).await?;
         self.same.take(mode, &prompts, &measured.answers);

@@ -46,6 +46,8 @@ impl fmt::Display for Cell {
 pub struct LanePlan {
     /// Settings of the service.
     pub settings: Settings,
+    /// Settings of a service of another build, which is measured in turn with it.
+    pub other: Option<Settings>,
     /// Whether a verdict is wanted.
     pub sweep: bool,
     /// Number of runs; each measures everything once.
@@ -73,8 +75,13 @@ impl LanePlan {
         settings.config.kv.prefix_cache = false;
         let (runs, max_tokens, streams) =
             if args.sweep { (7, SWEEP_TOKENS, &STREAMS[..]) } else { (3, ANSWER_TOKENS, &[1][..]) };
+        let other = args.against.as_deref().map(|dir| {
+            let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+            Settings { programs: Some(dir), ..settings.clone() }
+        });
         Ok(Self {
             settings,
+            other,
             sweep: args.sweep,
             runs: args.runs(runs),
             max_tokens: args.max_tokens.unwrap_or(max_tokens),
@@ -149,7 +156,8 @@ mod tests {
         let kinds = Kind::of_words(&["prose".into(), "json".into()]).expect("known");
         let args = BenchArgs { concurrency: concurrency.to_vec(), ..BenchArgs::default() };
         let streams = args.streams(if sweep { &STREAMS } else { &[1] });
-        LanePlan { settings: Settings::default(), sweep, runs: 7, max_tokens: 64, kinds, streams }
+        let settings = Settings::default();
+        LanePlan { settings, other: None, sweep, runs: 7, max_tokens: 64, kinds, streams }
     }
 
     #[test]

@@ -5,8 +5,9 @@ use paceline_client::print::{Table, number};
 use serde::Serialize;
 
 use super::load::CellRun;
+use super::means::{Mean, means};
 use super::plan::Cell;
-use super::verdict::{BOUND, Lane, LaneRow, Outcome};
+use super::verdict::{CELL_BOUND, Lane, LaneRow, NUMBER_BOUND, Outcome, falls_short};
 use crate::mode::Mode;
 use crate::output::sheet::{Column, Sheet, Value, columns};
 use crate::report::BenchReport;
@@ -24,8 +25,31 @@ pub struct LaneReport {
     pub max_tokens: u32,
     /// A row for each cell.
     pub rows: Vec<LaneRow>,
+    /// Means of routed over the better of the other modes.
+    pub over_better: Vec<Mean>,
+    /// Means of this build over the other one, by mode; empty without another build.
+    pub over_other: Vec<(Mode, Vec<Mean>)>,
     /// Whether all answers were equal.
     pub same: Counts,
+}
+
+impl LaneReport {
+    /// The report of these rows.
+    pub fn new(
+        sweep: bool,
+        runs: usize,
+        max_tokens: u32,
+        rows: Vec<LaneRow>,
+        same: Counts,
+    ) -> Self {
+        let over_better = means(&rows, LaneRow::over_better);
+        let of_mode = |mode: Mode| {
+            (mode, means(&rows, |row| row.over_other(mode).map(|figure| figure.values.as_slice())))
+        };
+        let modes = rows.first().map_or(&[][..], |row| &row.over_other);
+        let over_other = modes.iter().map(|(mode, _)| of_mode(*mode)).collect();
+        Self { sweep, runs, max_tokens, rows, over_better, over_other, same }
+    }
 }
 
 impl Report for LaneReport {
@@ -35,7 +59,15 @@ impl Report for LaneReport {
         let cells: Vec<_> = fails.map(|row| row.cell.to_string()).collect();
         if !cells.is_empty() {
             let cells = cells.join(", ");
-            failures.push(format!("routed is slower than {BOUND} of the better lane in {cells}"));
+            failures
+                .push(format!("routed is slower than {CELL_BOUND} of the better lane in {cells}"));
+        }
+        let numbers: Vec<_> = self.slow_numbers().map(|mean| mean.of.as_str()).collect();
+        if !numbers.is_empty() {
+            let numbers = numbers.join(", ");
+            failures.push(format!(
+                "routed is slower than {NUMBER_BOUND} of the better lane in the mean of kinds, {numbers}"
+            ));
         }
         if let Some(place) = self.same.judged.differences.first() {
             failures.push(format!("answers differ: {place}"));
@@ -55,6 +87,9 @@ impl Report for LaneReport {
             "\n{}\n{COLUMNS}THROUGHPUT: the speed above. SPEED-UP: over one stream of the kind, within each run\n\n",
             self.requests().text()
         ));
+        if self.rows.len() > 1 || !self.over_other.is_empty() {
+            text.push_str(&self.ratios());
+        }
         text.push_str(&self.same.text());
         for row in &self.rows {
             let cell = &row.cell;
@@ -139,20 +174,59 @@ impl LaneReport {
         self.sweep && row.outcome() == Some(Outcome::Fails)
     }
 
+    /// Numbers of requests at which routed is too slow in the mean over the kinds.
+    fn slow_numbers(&self) -> impl Iterator<Item = &Mean> {
+        let means = self.over_better.iter().filter(|mean| self.sweep && mean.of_number);
+        means.filter(|mean| falls_short(&mean.figure.estimate, NUMBER_BOUND))
+    }
+
     fn verdict(&self) -> String {
-        let count = |wanted| self.rows.iter().filter(|row| row.outcome() == Some(wanted)).count();
-        let (passes, fails) = (count(Outcome::Passes), count(Outcome::Fails));
-        if count(Outcome::TooFewRuns) > 0 {
+        if self.rows.iter().any(|row| row.outcome() == Some(Outcome::TooFewRuns)) {
             return format!("No verdict: an interval needs 6 runs, found {}.", self.runs);
         }
-        let bound = format!("whole interval below {BOUND} of the better of the other two");
-        match fails {
-            0 => format!("PASSED: in none of {passes} cells routed lies with its {bound}."),
-            _ => {
-                let all = passes + fails;
-                format!("FAILED: in {fails} of {all} cells routed lies with its {bound}.")
-            }
+        let (cells, numbers) =
+            (self.rows.iter().filter(|row| self.fails(row)).count(), self.slow_numbers().count());
+        let word = if cells + numbers == 0 { "PASSED" } else { "FAILED" };
+        format!(
+            "{word}: routed over the better of the other two is below {CELL_BOUND} in {cells} of {} cells, and below {NUMBER_BOUND} in the mean of \
+             kinds at {numbers} numbers of requests; an interval that reaches 1 is not below.",
+            self.rows.len()
+        )
+    }
+
+    /// Means of routed over the better mode, and of this build over the other, with a row for each
+    /// cell of the latter.
+    fn ratios(&self) -> String {
+        let compared = !self.over_better.is_empty();
+        let mut head = vec!["GEOMETRIC MEAN".to_owned()];
+        if compared {
+            head.extend(["ROUTED/BETTER", "(95 %)"].map(String::from));
         }
+        for (mode, _) in &self.over_other {
+            head.extend([
+                format!("{} OVER THE OTHER BUILD", mode.word().to_uppercase()),
+                "(95 %)".into(),
+            ]);
+        }
+        let mut table = Table::new(head);
+        let all: Vec<&[Mean]> = compared
+            .then_some(self.over_better.as_slice())
+            .into_iter()
+            .chain(self.over_other.iter().map(|(_, means)| means.as_slice()))
+            .collect();
+        for at in 0..all.first().map_or(0, |means| means.len()) {
+            let figures = all.iter().map(|means| means.get(at).map(|mean| &mean.figure.estimate));
+            let cells = figures.flat_map(|found| columns(found, 3));
+            table.row([all[0][at].of.clone()].into_iter().chain(cells));
+        }
+        for row in self.rows.iter().filter(|row| !row.over_other.is_empty()) {
+            let better = compared.then(|| row.verdict.as_ref().map(|verdict| &verdict.ratio));
+            let other = self.over_other.iter().map(|(mode, _)| row.over_other(*mode));
+            let other = other.map(|found| found.map(|figure| &figure.estimate));
+            let cells = better.into_iter().chain(other).flat_map(|found| columns(found, 3));
+            table.row([row.cell.to_string()].into_iter().chain(cells));
+        }
+        table.text() + "\n"
     }
 
     fn table(&self) -> String {
@@ -243,7 +317,7 @@ mod tests {
     fn report(routed: f64) -> LaneReport {
         let rows = vec![row("json", 500.0), row("prose", routed)];
         let same = Counts { answers: 10, tokens: 640, ..Counts::default() };
-        LaneReport { sweep: true, runs: 7, max_tokens: 64, rows, same }
+        LaneReport::new(true, 7, 64, rows, same)
     }
 
     #[test]
@@ -263,15 +337,42 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.ends_with(
-            "FAILED: in 1 of 2 cells routed lies with its whole interval below 0.97 of the better of the other two.\n"
-        ));
-        assert_eq!(
-            report(400.0).failures(),
-            ["routed is slower than 0.97 of the better lane in prose x 4"]
-        );
+        let means = "\
+GEOMETRIC MEAN  ROUTED/BETTER            (95 %)
+at once: 4              0.894  (0.894 to 0.894)
+json                    1.000  (1.000 to 1.000)
+prose                   0.800  (0.800 to 0.800)
+all                     0.894  (0.894 to 0.894)
+";
+        assert!(text.contains(means), "{text}");
+        let verdict = "FAILED: routed over the better of the other two is below 0.95 in 1 of 2 cells, and below 0.98 in the mean of kinds at 1 \
+                       numbers of requests; an interval that reaches 1 is not below.\n";
+        assert!(text.ends_with(verdict), "{text}");
+        let failures = [
+            "routed is slower than 0.95 of the better lane in prose x 4",
+            "routed is slower than 0.98 of the better lane in the mean of kinds, at once: 4",
+        ];
+        assert_eq!(report(400.0).failures(), failures);
         assert_eq!(report(490.0).failures(), Vec::<String>::new());
-        assert!(report(490.0).text().contains("PASSED: in none of 2 cells"));
+        assert!(report(490.0).text().contains("PASSED: "));
+    }
+
+    #[test]
+    fn another_build_has_a_column_for_each_mode_and_a_row_for_each_cell() {
+        let mut rows = vec![row("json", 500.0), row("prose", 400.0)];
+        rows[0].compare(&row("json", 250.0));
+        rows[1].compare(&row("prose", 800.0));
+        let text = LaneReport::new(true, 7, 64, rows, Counts::default()).text();
+        for line in [
+            "all                     0.894  (0.894 to 0.894)                         1.000  (1.000 to 1.000)                         1.000  \
+             (1.000 to 1.000)                         1.000  (1.000 to 1.000)\n",
+            "json x 4                1.000  (1.000 to 1.000)                         1.000  (1.000 to 1.000)                         1.000  \
+             (1.000 to 1.000)                         2.000  (2.000 to 2.000)\n",
+            "prose x 4                   -                 -                         1.000  (1.000 to 1.000)                         1.000  \
+             (1.000 to 1.000)                         0.500  (0.500 to 0.500)\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
     }
 
     /// The report of one kind, as the short form makes it with a single run.

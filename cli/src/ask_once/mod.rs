@@ -164,7 +164,7 @@ fn settings(args: &RunArgs, mut flags: Flags) -> Result<Settings, Failure> {
     let files = loaded.variables().into();
     let mut config = loaded.config;
     config.target.model = model;
-    Ok(Settings { config, files })
+    Ok(Settings { config, files, programs: None })
 }
 
 /// Whether two paths lead to one directory.

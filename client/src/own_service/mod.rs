@@ -59,7 +59,7 @@ pub async fn run<R>(
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
     let clock = Clock::start();
-    let mut stage = Stage::start(command, &settings.config, &settings.files)?;
+    let mut stage = Stage::start(command, settings)?;
     let (address, dir) = (stage.address.clone(), stage.dir.clone());
     let service =
         OwnService { command, address, dir, takes_interrupts: Arc::clone(&takes_interrupts) };

@@ -1,6 +1,6 @@
 //! The settings of a service of our own: the configuration, with the models of the flags.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use paceline_process::checkpoints::{ModelPlaces, ModelRef};
 use paceline_process::config::{Config, DrafterModels, WITHOUT_DIRECTORY};
@@ -15,6 +15,8 @@ pub struct Settings {
     pub config: Config,
     /// Environment variables with the files of the configuration.
     pub files: Vec<(&'static str, String)>,
+    /// Directory of the programs of another build; `None`: those beside this program.
+    pub programs: Option<PathBuf>,
 }
 
 impl Settings {
@@ -37,7 +39,7 @@ impl Settings {
             config.drafter.model = DrafterModels::one(self::drafter("--drafter", name)?);
         }
         config.model_dir()?;
-        Ok(Self { config, files })
+        Ok(Self { config, files, programs: None })
     }
 
     /// Settings with this target and no drafter, not even the embedded one.

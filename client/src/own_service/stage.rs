@@ -22,8 +22,9 @@ use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::{Clock, RuntimeDir, telemetry};
 use tokio::process::Child;
 
+use super::settings::Settings;
 use crate::failure::Failure;
-use crate::program::beside;
+use crate::program::{beside, within};
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
 const STAGE_PREFIX: &str = "/tmp/paceline-";
@@ -77,20 +78,21 @@ pub fn remove_own_dir() {
 }
 
 impl Stage {
-    /// Starts a service with these settings over those of `file`. `command` is the reason of its
-    /// failures, and a part of the directory's name.
+    /// Starts a service with these settings over those of their files. `command` is the reason of
+    /// its failures, and a part of the directory's name.
     ///
     /// # Errors
-    /// The system refuses, or `paceline` is not beside this program.
-    pub(super) fn start(
-        command: &'static str,
-        config: &Config,
-        files: &[(&'static str, String)],
-    ) -> Result<Self, Failure> {
+    /// The system refuses, or `paceline` is not where the settings say.
+    pub(super) fn start(command: &'static str, settings: &Settings) -> Result<Self, Failure> {
+        let Settings { config, files, programs } = settings;
         let refused = move |what: String| Failure::measuring(command, what);
         let cannot =
             |what: &'static str| move |error: io::Error| refused(format!("cannot {what}: {error}"));
-        let program = beside("paceline").map_err(|failure| refused(failure.message))?;
+        let program = match programs {
+            Some(dir) => within(dir, "paceline"),
+            None => beside("paceline"),
+        };
+        let program = program.map_err(|failure| refused(failure.message))?;
         let name = command.to_lowercase();
         let place = nix::unistd::mkdtemp(format!("{STAGE_PREFIX}{name}.XXXXXX").as_str())
             .map_err(io::Error::from)
