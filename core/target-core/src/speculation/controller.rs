@@ -1,10 +1,11 @@
 //! How many tokens each sequence drafts. The algorithm: widths grow greedily, the likeliest token
 //! of all first, and the point with the most expected tokens per second counts if it beats plain
 //! steps and the last widths by a margin; a sequence for which no width pays rests, and is tried
-//! again, if that is worth its cost, after a back-off that doubles. A class that is parked at this
-//! load is not considered.
+//! again, if that is worth its cost, after a back-off that doubles. One for which not even that is
+//! worth it sleeps: no hidden states are collected for it. A class that is parked at this load is not
+//! considered.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 use paceline_vocabulary::Force;
 
@@ -30,11 +31,12 @@ const EXPECTED_TOKENS: u32 = 64;
 /// Tokens of the first back-off, and of the longest. Set by
 /// `poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer`.
 const BACKOFF_TOKENS: [u32; 2] = [10, 1_024];
+/// Tokens of the first back-off of a sequence for which not even a trial is worth its cost. Only
+/// another load or other texts of its class change that, so half of most answers is soon enough.
+const NOT_WORTH_TOKENS: u32 = 64;
 /// Tokens after parking from which on a sequence drafts again. The drafter starts with the hidden
 /// states of these, because those of the tokens before were not collected.
-const RESUME_TOKENS: u32 = 16;
-/// Value of a trial over its cost from which on it is made. Set by the table of recorded texts.
-const TRIAL_VALUE: f64 = 2.0;
+pub(super) const RESUME_TOKENS: u32 = 16;
 /// Cycles before the first plain measurement at a load, and between later ones. From blocks alone a
 /// slower machine and dearer blocks look the same. Set by the table of recorded texts.
 const CHECK_CYCLES: [u32; 2] = [3, 96];
@@ -294,9 +296,15 @@ impl Speculation {
             return None;
         }
         // A drafter that has nothing costs nothing until it has something.
-        if !readiness.has_nothing && self.parking.is_parked(state.class, load) {
-            (state.fed, state.resumes_at) = (false, had + RESUME_TOKENS);
-            return None;
+        if !readiness.has_nothing {
+            if self.parking.is_parked(state.class, load) {
+                (state.fed, state.resumes_at) = (false, had + RESUME_TOKENS);
+                return None;
+            }
+            if state.rests_beyond(had + if state.asleep { 0 } else { RESUME_TOKENS }) {
+                state.fed = false;
+                return None;
+            }
         }
         let read_us = self.costs.read_us(readiness.unread_rows);
         let soon = read_us <= self.costs.plain_us(1.0, 0.0);
@@ -443,13 +451,24 @@ impl Speculation {
             (us * cycles.plain_rate() - tokens, length)
         };
         let cheapest = lengths_up_to(most).map(cost).min_by(|one, other| one.0.total_cmp(&other.0));
-        let worth = cheapest.filter(|(cost, _)| saved > TRIAL_VALUE * cost);
+        let worth = cheapest.filter(|(cost, _)| saved > *cost);
         let Some((_, length)) = worth else {
             for one in due {
-                state_of(&mut self.states, one).rests_until = Some(one.had + BACKOFF_TOKENS[0]);
+                let state = state_of(&mut self.states, one);
+                state.backoff = (2 * state.backoff).clamp(NOT_WORTH_TOKENS, BACKOFF_TOKENS[1]);
+                (state.rests_until, state.asleep) = (Some(one.had + state.backoff), true);
             }
             return vec![];
         };
-        due.into_iter().map(|one| (one, length)).collect()
+        // One that sleeps is tried when the drafter has hidden states to start with.
+        let is_awake = |one: &&Candidate| {
+            let state = state_of(&mut self.states, one);
+            let slept = mem::take(&mut state.asleep);
+            if slept {
+                state.rests_until = Some(one.had + RESUME_TOKENS);
+            }
+            !slept
+        };
+        due.into_iter().filter(is_awake).map(|one| (one, length)).collect()
     }
 }

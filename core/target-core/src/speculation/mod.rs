@@ -29,6 +29,7 @@ pub use step_cost::{CostCell, Size};
 use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
 use crate::{Request, Sequence, SequenceKey, StepPart};
 use acceptance::{Belief, TrafficClass};
+use controller::RESUME_TOKENS;
 use parking::Parking;
 use report::Ranges;
 use step_cost::{Beside, Costs, Table};
@@ -64,6 +65,8 @@ struct State {
     rests_until: Option<u32>,
     /// Tokens of the last back-off.
     backoff: u32,
+    /// Not even a trial was worth its cost: until one is, no hidden states are collected for it.
+    asleep: bool,
     /// It does not draft before it has this number of tokens, because it was parked.
     resumes_at: u32,
     /// Why the draft under way was requested.
@@ -78,6 +81,13 @@ struct State {
     beyond_context: bool,
     /// Cycles of the sequence by cause.
     cycles: [u32; 4],
+}
+
+impl State {
+    /// Whether it rests until it has more than this number of tokens.
+    fn rests_beyond(&self, tokens: u32) -> bool {
+        self.rests_until.is_some_and(|until| until > tokens)
+    }
 }
 
 /// The state of speculation in the engine.
@@ -219,7 +229,8 @@ impl Speculation {
             context: parts.iter().map(|part| part.start).sum::<usize>() as f64,
         };
         let tokens = parts.len() + accepted.iter().map(|(_, accepted)| accepted).sum::<usize>();
-        self.parking.stepped(tokens, self.costs.counted_step_us(size, us, beside));
+        let counted_us = self.costs.counted_step_us(size, us, beside);
+        self.parking.stepped(self.states.len(), tokens, counted_us);
         if plain && settled && !beside && parts.len() == self.states.len() {
             self.plain_measured(parts.len());
         }
@@ -285,11 +296,16 @@ impl Speculation {
         self.costs.draft.cells()
     }
 
-    /// Whether a sequence is parked: it does without the drafter, and no hidden states of it are
-    /// collected.
+    /// Whether a sequence does without the drafter for now, so that no hidden states of it are
+    /// collected: its class is parked at this load, or it rests for longer than a drafter needs to
+    /// start with.
     pub fn is_parked(&self, key: SequenceKey, sequence: &Sequence) -> bool {
         let load = self.states.len();
-        let parks = |state: &State| self.parking.is_parked(state.class, load);
+        let had = sequence.generated();
+        let parks = |state: &State| {
+            let rests = state.asleep || state.rests_beyond(had + RESUME_TOKENS);
+            rests || self.parking.is_parked(state.class, load)
+        };
         let may_park = self.linked && !self.policy.forces(&sequence.permit);
         may_park && self.states.get(&key).is_some_and(parks)
     }

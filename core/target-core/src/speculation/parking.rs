@@ -1,39 +1,73 @@
-//! Parking: a traffic class whose drafts have cost more than they saved at a load does without a
-//! drafter there, until the load changes or a pause that doubles each time is over. What a cycle
-//! saved is measured: the plain steps that give as many tokens, less the plain steps that fit in
-//! its time.
+//! Parking: drafts of a traffic class at a load are paid from an account, in plain steps. What they
+//! saved is paid in and what they lost is taken out, both measured: the plain steps that give as many
+//! tokens, less the plain steps that fit in the cycle's time. Each step of that load pays in a small
+//! share as well. An empty account parks the class: it does without a drafter at that load until the
+//! shares are enough for a trial.
 
 use std::collections::BTreeMap;
 
-use super::load::load_range;
+use super::load::{LOADS, load_range};
 
-/// Plain steps that the drafts of a class lose at a load before the class is parked there. A noisy
-/// machine makes cycles that pay look like ones that lose, by less than this. Set by the table of
-/// recorded texts on a shared machine.
-const LOSS_LIMIT: f64 = 8.0;
+/// Plain steps on a new account, and the most that shares fill it to. A noisy machine makes cycles
+/// that pay look like ones that lose, by less than this. Set by the table of recorded texts on a
+/// shared machine.
+const ALLOWANCE: f64 = 4.0;
 /// Most plain steps of savings that later losses consume first. Set by the same table.
-const MOST_CREDIT: f64 = 16.0;
-/// Share of the balance that each cycle forgets. Set by the same table.
-const FORGOTTEN: f64 = 0.05;
+const MOST_CREDIT: f64 = 128.0;
+/// Plain steps that one trial may cost: with these a parked class draws on its account again.
+const TRIAL: f64 = 2.0;
 /// Most plain steps that one cycle loses: a paused step is not the fault of its drafts.
 const MOST_LOSS: f64 = 3.0;
-/// Share of the limit that is lost already when a pause is over: a few trials that do not pay begin
-/// the next one.
-const LEFT_AFTER_PAUSE: f64 = 0.75;
-/// Steps of the first pause, and of the longest. A trial costs one or two plain steps, so the first
-/// pause makes trials cost one percent, and the longest makes them cost nothing. Set by the table of
-/// recorded texts.
-const PAUSE_STEPS: [u64; 2] = [256, 8_192];
+/// Share of each step that is paid in at first, and the least: it halves each time the account is
+/// empty again, until drafts have paid. So trials cost a sixty-fourth at most, and in the end
+/// nothing.
+const SHARES: [f64; 2] = [1.0 / 64.0, 1.0 / 4096.0];
 
-/// What drafts of one class have saved at one load.
-#[derive(Clone, Copy, Debug, Default)]
-struct Balance {
-    /// Plain steps; negative if drafts lost.
-    saved: f64,
-    /// Steps of the last pause; 0 if drafts have paid since.
-    pause: u64,
-    /// Number of the step with which the pause ends.
-    until: u64,
+/// The account of one class at one load.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    /// Plain steps that drafts may lose.
+    balance: f64,
+    /// Share of each step that is paid in.
+    share: f64,
+    /// Steps of this load whose shares are paid in.
+    paid_until: u64,
+    is_parked: bool,
+    /// It was empty before, and drafts have not paid since.
+    was_empty: bool,
+}
+
+impl Account {
+    fn new(steps: u64) -> Self {
+        let (is_parked, was_empty) = (false, false);
+        Self { balance: ALLOWANCE, share: SHARES[0], paid_until: steps, is_parked, was_empty }
+    }
+
+    /// The account after this number of steps of its load.
+    fn at(mut self, steps: u64) -> Self {
+        let share = self.share * (steps - self.paid_until) as f64;
+        self.balance = self.balance.max((self.balance + share).min(ALLOWANCE));
+        self.paid_until = steps;
+        self.is_parked &= self.balance < TRIAL;
+        self
+    }
+
+    /// Pays in what a cycle saved. Returns the steps for which its class is parked now, if that
+    /// begins.
+    fn settle(&mut self, saved: f64) -> Option<u64> {
+        self.balance = (self.balance + saved).min(MOST_CREDIT);
+        if self.balance > ALLOWANCE {
+            (self.share, self.was_empty) = (SHARES[0], false);
+        }
+        if self.balance > 0.0 || self.is_parked {
+            return None;
+        }
+        if self.was_empty {
+            self.share = (self.share / 2.0).max(SHARES[1]);
+        }
+        (self.is_parked, self.was_empty) = (true, true);
+        Some(((TRIAL - self.balance) / self.share).ceil() as u64)
+    }
 }
 
 /// A cycle that is under way.
@@ -56,20 +90,21 @@ pub(super) struct Pause {
     pub(super) steps: u64,
 }
 
-/// Balances of all classes and loads.
+/// Accounts of all classes and loads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parking {
-    balances: BTreeMap<(usize, usize), Balance>,
+    accounts: BTreeMap<(usize, usize), Account>,
     cycle: Option<Cycle>,
-    /// Steps of the engine so far.
-    steps: u64,
+    /// Steps of the engine so far, by load.
+    steps: [u64; LOADS],
 }
 
 impl Parking {
     /// Whether a class is parked while this number of sequences is in the engine.
     pub(super) fn is_parked(&self, class: usize, sequences: usize) -> bool {
-        let balance = self.balances.get(&(class, load_range(sequences)));
-        balance.is_some_and(|balance| self.steps < balance.until)
+        let load = load_range(sequences);
+        let account = self.accounts.get(&(class, load));
+        account.is_some_and(|account| account.at(self.steps[load]).is_parked)
     }
 
     /// Sequences of these classes draft in the next cycle, of `sequences` in the engine. A plain
@@ -79,9 +114,9 @@ impl Parking {
         self.cycle = Some(cycle).filter(|cycle| !cycle.classes.is_empty());
     }
 
-    /// A step without prompts gave `tokens` tokens and took `us`.
-    pub(super) fn stepped(&mut self, tokens: usize, us: f64) {
-        self.steps += 1;
+    /// A step without prompts, with `sequences` in the engine, gave `tokens` tokens and took `us`.
+    pub(super) fn stepped(&mut self, sequences: usize, tokens: usize, us: f64) {
+        self.steps[load_range(sequences)] += 1;
         if let Some(cycle) = &mut self.cycle {
             (cycle.tokens, cycle.us) = (cycle.tokens + tokens, cycle.us + us);
         }
@@ -107,26 +142,22 @@ impl Parking {
         let drafting = classes.len() as f64;
         classes.sort_unstable();
         let of_class = classes.chunk_by(|one, other| one == other);
+        let load = load_range(sequences);
+        let steps = self.steps[load];
         let mut pauses = vec![];
         for class in of_class {
-            let balance = self.balances.entry((class[0], load_range(sequences))).or_default();
             let share = class.len() as f64 / drafting;
-            let all = balance.saved * (1.0 - FORGOTTEN) + share * saved;
-            balance.saved = all.min(MOST_CREDIT);
-            if balance.saved > 0.0 {
-                balance.pause = 0;
-            } else if balance.saved < -LOSS_LIMIT {
-                balance.saved = -LOSS_LIMIT * LEFT_AFTER_PAUSE;
-                balance.pause = (2 * balance.pause).clamp(PAUSE_STEPS[0], PAUSE_STEPS[1]);
-                balance.until = self.steps + balance.pause;
-                pauses.push(Pause { class: class[0], sequences, steps: balance.pause });
-            }
+            let new = || Account::new(steps);
+            let account = self.accounts.entry((class[0], load)).or_insert_with(new);
+            *account = account.at(steps);
+            let pause = account.settle(share * saved);
+            pauses.extend(pause.map(|steps| Pause { class: class[0], sequences, steps }));
         }
         pauses
     }
 
     /// Another drafter is attached, or the same one anew: nothing is parked.
     pub(super) fn end(&mut self) {
-        (self.balances, self.cycle) = (BTreeMap::new(), None);
+        (self.accounts, self.cycle) = (BTreeMap::new(), None);
     }
 }

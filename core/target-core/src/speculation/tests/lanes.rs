@@ -4,8 +4,8 @@ use super::super::*;
 use super::simulation::*;
 
 /// 20 requests of 150 tokens in each stream, with nothing measured before. The bound of each case is
-/// 6 % above the better lane. The mean was 0.924, because the lane may change within a case: a
-/// routing that loses 5 % everywhere is far above its bound.
+/// 6 % above the better lane. The mean is 0.923, because the lane may change within a case: a routing
+/// that loses 2 % everywhere is above its bound.
 #[test]
 fn the_routed_lane_is_never_much_slower_than_the_better_of_both() {
     let (mut worst, mut logs, mut lines) = (0.0f64, vec![], String::new());
@@ -31,7 +31,7 @@ fn the_routed_lane_is_never_much_slower_than_the_better_of_both() {
         }
     }
     let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    assert!(worst <= 1.06 && mean <= 0.96, "{mean:.3}\n{lines}");
+    assert!(worst <= 1.06 && mean <= 0.935, "{mean:.3}\n{lines}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{Chosen, DraftPlan, DrafterReadiness, Parked, Scheduler, Token};
 fn cycle(parking: &mut Parking, classes: &[usize], tokens: usize, us: f64) -> Vec<Pause> {
     parking.begin(classes.to_vec(), 8, 100.0);
     parking.waited(us / 2.0);
-    parking.stepped(tokens, us / 2.0);
+    parking.stepped(8, tokens, us / 2.0);
     parking.settle()
 }
 
@@ -23,42 +23,55 @@ fn lose(parking: &mut Parking, class: usize) -> (usize, Pause) {
 }
 
 fn idle_steps(parking: &mut Parking, steps: u64) {
-    (0..steps).for_each(|_| parking.stepped(8, 100.0));
+    (0..steps).for_each(|_| parking.stepped(8, 8, 100.0));
 }
 
 #[test]
 fn losses_park_a_class_at_its_load_alone_and_the_pause_doubles_up_to_its_bound() {
     let mut parking = Parking::default();
     let (cycles, first) = lose(&mut parking, 1);
-    assert!((4..8).contains(&cycles), "{cycles}");
-    assert_eq!(first, Pause { class: 1, sequences: 8, steps: 256 });
+    // Four plain steps are on the account, and each cycle loses two. What it lacks of a trial then is
+    // nearly four, and each step pays in a sixty-fourth.
+    assert_eq!((cycles, first), (3, Pause { class: 1, sequences: 8, steps: 254 }));
     // Loads of 5 to 8 sequences are one.
     let found =
         [(1, 5), (1, 8), (1, 4), (1, 9), (0, 8)].map(|(class, n)| parking.is_parked(class, n));
     assert_eq!(found, [true, true, false, false, false]);
     let mut last = first.steps;
-    for _ in 0..8 {
+    for _ in 0..7 {
+        // Steps of another load pay nothing in.
+        (0..10_000).for_each(|_| parking.stepped(2, 2, 100.0));
         idle_steps(&mut parking, last - 1);
         assert!(parking.is_parked(1, 8));
         idle_steps(&mut parking, 1);
         assert!(!parking.is_parked(1, 8));
         let (cycles, next) = lose(&mut parking, 1);
-        assert!(cycles <= 2, "a few trials are enough after a pause: {cycles}");
-        assert_eq!(next.steps, (2 * last).min(8_192));
+        assert!(cycles <= 2, "a trial or two are enough after a pause: {cycles}");
+        let times = next.steps as f64 / last as f64;
+        assert!((1.4..=2.1).contains(&times) || last > 16_000, "{next:?} after {last}");
         last = next.steps;
     }
-    assert_eq!(last, 8_192);
+    // The least share is a 4,096th.
+    assert!((16_000..17_000).contains(&last), "{last}");
 }
 
 #[test]
-fn cycles_that_pay_shorten_the_next_pause_and_give_credit() {
+fn what_cycles_saved_pays_for_later_losses_and_shortens_the_next_pause() {
     let mut parking = Parking::default();
     let (cold, first) = lose(&mut parking, 0);
     idle_steps(&mut parking, first.steps);
+    let (_, second) = lose(&mut parking, 0);
+    assert!(second.steps > first.steps);
+    idle_steps(&mut parking, second.steps);
     // Each saves three plain steps.
-    (0..20).for_each(|_| assert_eq!(cycle(&mut parking, &[0], 40, 200.0), []));
+    (0..5).for_each(|_| assert_eq!(cycle(&mut parking, &[0], 40, 200.0), []));
     let (cycles, pause) = lose(&mut parking, 0);
-    assert!(cycles > cold && pause.steps == first.steps, "{cycles} after {cold}, {pause:?}");
+    assert!(cycles >= cold + 5 && pause.steps <= first.steps, "{cycles} after {cold}, {pause:?}");
+    // And savings without end pay for a bounded loss.
+    idle_steps(&mut parking, pause.steps);
+    (0..10_000).for_each(|_| assert_eq!(cycle(&mut parking, &[0], 40, 200.0), []));
+    let (cycles, _) = lose(&mut parking, 0);
+    assert!((64..=66).contains(&cycles), "128 plain steps, two a cycle: {cycles}");
 }
 
 #[test]
@@ -69,7 +82,7 @@ fn a_new_drafter_ends_all_pauses_and_a_prompt_makes_a_cycle_no_measure() {
     assert!(!parking.is_parked(0, 8));
     for _ in 0..100 {
         parking.begin(vec![0], 8, 100.0);
-        parking.stepped(8, 900.0);
+        parking.stepped(8, 8, 900.0);
         parking.disturb();
         assert_eq!(parking.settle(), []);
     }
@@ -152,7 +165,7 @@ fn cycles_that_lose_according_to_their_measured_times_park_their_class() {
     }
     plan(&mut scheduler);
     let parked = scheduler.speculation.log.take_parked();
-    assert_eq!(parked, [Parked { class: "default".into(), sequences: 2, steps: 256 }]);
+    assert!(matches!(&parked[..], [Parked { sequences: 2, steps: 128..256, .. }]), "{parked:?}");
 }
 
 #[test]
@@ -202,17 +215,42 @@ fn after_a_pause_a_sequence_drafts_once_some_hidden_states_were_collected() {
     assert!(steps >= 16, "{steps}");
 }
 
-/// Drafts beside steps take three times as long on this machine. Without parking the mean was
-/// 0.967, and with one factor for steps and drafts beside each other as well 0.953.
+/// Sixteen requests of a text that never pays: after the first answers no hidden states are
+/// collected, not even for a trial.
 #[test]
-fn on_two_cores_eight_and_more_requests_lose_at_most_two_percent() {
-    let (mut sum, mut lines) = (0.0f64, String::new());
-    for (cell, [plain, forced, routed]) in sweep(TWO_CORES, 0.0, 7, 5) {
-        if cell.ends_with("x8") || cell.ends_with("x16") {
+fn a_sequence_for_which_no_trial_is_worth_its_cost_sleeps() {
+    let mut simulation = Simulation::new(TWO_CORES, 5);
+    simulation.scheduler.speculation.set_linked(true, false);
+    // Nothing but a single sequence is parked, which is another load.
+    simulation.run(&[(|_| 0.05) as Text; 16], ROUTED, 4, 100);
+    simulation.scheduler.speculation.parking.end();
+    (simulation.steps, simulation.collected) = (0, 0);
+    simulation.run(&[(|_| 0.05) as Text; 16], ROUTED, 4, 100);
+    let (steps, collected) = (simulation.steps, simulation.collected);
+    assert!(20 * collected < steps, "of {steps} steps {collected} collected hidden states");
+}
+
+/// Two virtual cores as measured, three seeds: 1.010 in the mean, at least 0.987 at each number, and
+/// the worst cell 0.915. Without parking four requests have 0.939 and a cell 0.893. With hidden states
+/// of sequences that rest the mean is 0.987, and sixteen requests have 0.949.
+#[test]
+fn on_two_cores_no_number_of_requests_loses_more_than_two_percent() {
+    let (mut logs, mut lines, mut worst) = ([0.0f64; 5], String::new(), f64::INFINITY);
+    for seed in 5..8 {
+        for (at, (cell, [plain, forced, routed])) in
+            sweep(TWO_CORES, 0.0, 7, seed).into_iter().enumerate()
+        {
             let over = plain.min(forced) / routed;
-            sum += over.ln() / 12.0;
+            logs[at / 6] += over.ln() / 18.0;
             lines += &format!("{cell}: {over:.3}\n");
+            worst = worst.min(over);
         }
     }
-    assert!(sum.exp() >= 0.98, "{:.3}\n{lines}", sum.exp());
+    let numbers = logs.map(f64::exp);
+    let mean = (logs.iter().sum::<f64>() / 5.0).exp();
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(
+        least >= 0.98 && mean >= 1.005 && worst >= 0.9,
+        "{numbers:.3?}, mean {mean:.4}, worst {worst:.3}\n{lines}"
+    );
 }

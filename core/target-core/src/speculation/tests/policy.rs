@@ -119,7 +119,9 @@ fn the_route_names_why_a_sequence_was_plain() {
     simulation.scheduler.speculation.set_linked(true, false);
     simulation.run(&[|_| 0.02], ROUTED, 40, 40);
     assert!(simulation.routes.contains(&RouteReason::NotWorth), "{:?}", simulation.routes);
-    assert!(simulation.routes.iter().all(|reason| *reason != RouteReason::DrafterBehind));
+    // A class may be parked between the choice of a sequence and its draft.
+    let behind = simulation.routes.iter().filter(|one| **one == RouteReason::DrafterBehind).count();
+    assert!(behind <= 1, "{:?}", simulation.routes);
     // A sequence that was chosen, and never ready.
     let key = simulation.scheduler.add(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
