@@ -50,5 +50,5 @@ fn help_is_that_of_the_program() {
 
 #[test]
 fn a_missing_program_is_named_with_its_place() {
-    check(&["pull", "org/name"], 1, "/paceline-pull, found nothing");
+    check(&["pull", "org/name"], 1, "/paceline-pull beside this program, found nothing");
 }

@@ -20,7 +20,7 @@ pub fn beside(name: &str) -> Result<PathBuf, Failure> {
     let own = own.map_err(|error| {
         Failure::refused_here(format!("cannot find this program's own directory: {error}"))
     })?;
-    within(own.parent().unwrap_or(&own), name)
+    found(own.with_file_name(name), " beside this program")
 }
 
 /// The path of a program of ours in the directory of a build.
@@ -28,11 +28,14 @@ pub fn beside(name: &str) -> Result<PathBuf, Failure> {
 /// # Errors
 /// It is not there.
 pub fn within(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
-    let path = dir.join(name);
+    found(dir.join(name), "")
+}
+
+fn found(path: PathBuf, place: &str) -> Result<PathBuf, Failure> {
     match path.is_file() {
         true => Ok(path),
         false => Err(Failure::refused_here(format!(
-            "expected the program {}, found nothing; build or install all of them",
+            "expected {}{place}, found nothing; build or install all of them",
             path.display()
         ))),
     }

@@ -19,7 +19,10 @@ pub struct Mean {
 }
 
 /// The means of what `ratios` has for each row. Rows without ratios are left out.
-pub fn means(rows: &[LaneRow], ratios: impl Fn(&LaneRow) -> Option<&[f64]>) -> Vec<Mean> {
+pub fn means<'a>(
+    rows: &'a [LaneRow],
+    ratios: impl Fn(&'a LaneRow) -> Option<&'a [f64]>,
+) -> Vec<Mean> {
     let mut numbers: Vec<usize> = rows.iter().map(|row| row.cell.streams).collect();
     numbers.dedup();
     let mut kinds: Vec<&str> = vec![];
@@ -28,7 +31,7 @@ pub fn means(rows: &[LaneRow], ratios: impl Fn(&LaneRow) -> Option<&[f64]>) -> V
             kinds.push(&row.cell.kind);
         }
     }
-    let mean = |of: String, of_number: bool, some: Vec<&LaneRow>| {
+    let mean = |of: String, of_number: bool, some: Vec<&'a LaneRow>| {
         let ratios: Vec<&[f64]> = some.into_iter().filter_map(&ratios).collect();
         let runs = ratios.iter().map(|one| one.len()).min().unwrap_or(0);
         let of_run = |run: usize| {

@@ -230,11 +230,12 @@ impl Speculation {
         }
         let (mut plan, mut candidates, mut unread) = (DraftPlan::default(), vec![], vec![]);
         let (mut at_border, mut context) = (true, 0);
+        let single_us = self.costs.plain_us(1.0, 0.0);
         for (key, sequence) in sequences {
             context += sequence.committed;
             let readiness = readiness(*key, sequence).unwrap_or_default();
             unread.extend((readiness.unread_rows > 0).then_some(*key));
-            if let Some(one) = self.candidate(*key, sequence, readiness, &mut plan) {
+            if let Some(one) = self.candidate(*key, sequence, readiness, single_us, &mut plan) {
                 at_border &= sequence.draft == Draft::None;
                 candidates.push(one);
             }
@@ -263,12 +264,14 @@ impl Speculation {
         }
     }
 
-    /// The sequence, if a decision is to consider it. A forced one is put into the plan at once.
+    /// The sequence, if a decision is to consider it. A forced one is put into the plan at once. A
+    /// plain step of one sequence takes `single_us`.
     fn candidate(
         &mut self,
         key: SequenceKey,
         sequence: &Sequence,
         readiness: DrafterReadiness,
+        single_us: f64,
         plan: &mut DraftPlan,
     ) -> Option<Candidate> {
         let load = self.states.len();
@@ -307,7 +310,7 @@ impl Speculation {
             }
         }
         let read_us = self.costs.read_us(readiness.unread_rows);
-        let soon = read_us <= self.costs.plain_us(1.0, 0.0);
+        let soon = read_us <= single_us;
         // Longer reading is done beside plain steps, and costs what it slows them.
         let share = if soon { 1.0 } else { (1.0 - 1.0 / self.costs.beside(load)[0]).max(0.0) };
         let widest = FIRST_DRAFT.max(2 * self.widest + 1).min(LONGEST_DRAFT);
