@@ -188,6 +188,28 @@ fn the_table_is_readable_and_a_too_long_prompt_is_refused() {
 }
 
 #[test]
+fn another_build_is_measured_in_turn_on_the_same_models() {
+    let here = paceline_tests::programs().display().to_string();
+    let flags = ["--kinds", "json", "--runs", "2", "--max-tokens", "12", "--json", "--against"];
+    let output = bench("", &[&flags[..], &[&here]].concat());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let other = object["rows"][0]["over_other"].as_array().expect("the other build");
+    let modes: Vec<&str> = other.iter().filter_map(|one| one[0].as_str()).collect();
+    assert_eq!(modes, ["plain", "forced", "routed"], "{object}");
+    for (_, ratios) in other.iter().map(|one| (&one[0], &one[1]["values"])) {
+        let ratios: Vec<f64> =
+            ratios.as_array().expect("ratios").iter().filter_map(Value::as_f64).collect();
+        assert!(ratios.len() == 2 && ratios.iter().all(|ratio| *ratio > 0.0), "{ratios:?}");
+    }
+
+    let (code, err) = words(&bench("", &["--kinds", "json", "--against", "/nowhere"]));
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("expected /nowhere/paceline, found nothing"), "{err}");
+}
+
+#[test]
 fn a_benchmark_that_cannot_run_names_the_reason() {
     let alone = alone();
     let (code, err) = words(&bench(&alone, &["--sweep", "--runs", "1"]));

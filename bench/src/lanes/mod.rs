@@ -22,9 +22,11 @@ use paceline_client::ask::{Ask, Choice};
 use paceline_client::compare::{JudgedDifferences, weigh};
 use paceline_client::failure::BENCH;
 use paceline_client::own_service::report::PrintedReport;
+use paceline_client::own_service::subject::Subject;
 use paceline_client::own_service::{self, OwnService};
 use paceline_client::{Failure, Screen};
 use paceline_process::Clock;
+use paceline_process::config::DrafterModels;
 use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
@@ -62,13 +64,39 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedRepor
             return measure(&plan, &[service], screen).await;
         };
         screen.note("starting the other build");
+        let subject = |of: &MeasuredService| Subject::new(&of.status, of.drafter);
+        let own = subject(service);
         let both = async |other: OwnService, screen: &mut Screen| {
             let other = MeasuredService::ready(other, screen).await?;
+            same_models(&own, &subject(&other))?;
             measure(&plan, &[service, &other], screen).await
         };
-        own_service::run(BENCH, settings, screen, both).await.map(|(report, _)| report)
+        let mut settings = settings.clone();
+        if let Some(drafter) = &own.drafter {
+            // Another build may look for a drafter elsewhere.
+            settings.config.drafter.model = DrafterModels::one(drafter.model.clone());
+        }
+        own_service::run(BENCH, &settings, screen, both).await.map(|(report, _)| report)
     };
     of_service(args, &plan.settings, screen, work).await
+}
+
+/// Checks that two builds serve the same models.
+fn same_models(own: &Subject, other: &Subject) -> Result<(), Failure> {
+    let models = |subject: &Subject| {
+        let drafter = subject.drafter.as_ref().map(|drafter| drafter.model.clone());
+        (subject.target.model.clone(), drafter)
+    };
+    let [(target, drafter), (other_target, other_drafter)] = [own, other].map(models);
+    if (&target, &drafter) == (&other_target, &other_drafter) {
+        return Ok(());
+    }
+    let word = |drafter: Option<String>| drafter.unwrap_or_else(|| "none".into());
+    Err(failed(format!(
+        "--against: expected the other build to serve {target} with the drafter {}, found {other_target} with {}",
+        word(drafter),
+        word(other_drafter)
+    )))
 }
 
 /// Measures on the services of one build or two, this one first.
