@@ -160,20 +160,16 @@ impl PrefixIndex {
     /// The pages that a sequence of `length` ids need not compute: the longest stored beginning of
     /// its chain. Never all of its ids, because the row of the last one gives the next token.
     ///
-    /// `hidden_pages`: the last pages whose hidden states a drafter needs for this sequence. If
-    /// more than half of these have none, the pages found end before them. Computing them once more
-    /// gives the drafter its hidden states, and the next such request finds all pages.
+    /// `hidden_pages`: the last pages whose hidden states a drafter reads for this sequence. If none
+    /// of them has any, the pages found end before them: computing them once more gives the drafter
+    /// its hidden states, and the next such request finds all pages. If some have them, the others
+    /// are of a sequence that did without drafts, and a draft is not worth computing them again.
     pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
         let mut found = self.usable(&keys[..most]);
         let wanted = hidden_pages.min(found);
-        let with_hidden = keys[..found]
-            .iter()
-            .rev()
-            .take_while(|key| self.pages[*key].hidden_bytes > 0)
-            .take(wanted)
-            .count();
-        if 2 * with_hidden < wanted {
+        let has_hidden = |key: &PageKey| self.pages[key].hidden_bytes > 0;
+        if !keys[found - wanted..found].iter().any(has_hidden) {
             found = self.usable(&keys[..found - wanted]);
         }
         self.touch(&keys[..found]);

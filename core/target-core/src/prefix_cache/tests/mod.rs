@@ -85,7 +85,7 @@ fn the_least_recently_used_leaves_are_evicted_first() {
 }
 
 #[test]
-fn pages_are_found_if_most_of_them_have_hidden_states() {
+fn pages_are_computed_again_only_if_no_page_has_hidden_states() {
     let mut prefix = PrefixIndex::default();
     let (chain, mut dropped) = (keys("", &ids(10, 1)), Evicted::default());
     keep(&mut prefix, &chain, 1000);
@@ -98,15 +98,22 @@ fn pages_are_found_if_most_of_them_have_hidden_states() {
         "they have them"
     );
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes()), (10, 120));
-    // In the middle of the chain there are two of four, or one.
+    // In the middle of the chain there are one of four, or none.
     assert_eq!(
-        (prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()),
-        (8, 3)
+        (prefix.find(&chain[..7], 1000, 4).len(), prefix.find(&chain[..6], 1000, 4).len()),
+        (7, 2)
+    );
+    // The answer after them was made without hidden states.
+    let longer = keys("", &ids(13, 1));
+    keep(&mut prefix, &longer, 1000);
+    assert_eq!(
+        (prefix.find(&longer, 1000, 4).len(), prefix.find(&longer, 1000, 3).len()),
+        (13, 10)
     );
     prefix.forget_hidden();
     assert_eq!(
         (prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped),
-        (6, 100, Evicted::default())
+        (6, 130, Evicted::default())
     );
 }
 
