@@ -198,7 +198,7 @@ fn another_build_is_measured_in_turn_on_the_same_models() {
     let other = object["rows"][0]["over_other"].as_array().expect("the other build");
     let modes: Vec<&str> = other.iter().filter_map(|one| one[0].as_str()).collect();
     assert_eq!(modes, ["plain", "forced", "routed"], "{object}");
-    for (_, ratios) in other.iter().map(|one| (&one[0], &one[1]["values"])) {
+    for ratios in other.iter().map(|one| &one[1]["values"]) {
         let ratios: Vec<f64> =
             ratios.as_array().expect("ratios").iter().filter_map(Value::as_f64).collect();
         assert!(ratios.len() == 2 && ratios.iter().all(|ratio| *ratio > 0.0), "{ratios:?}");

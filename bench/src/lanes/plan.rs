@@ -4,6 +4,7 @@ use std::fmt;
 
 use paceline_client::Failure;
 use paceline_client::own_service::settings::Settings;
+use paceline_client::program::within;
 use paceline_client::prompts::Prompt;
 use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
@@ -64,7 +65,7 @@ impl LanePlan {
     /// The plan of the arguments.
     ///
     /// # Errors
-    /// The configuration cannot be used, or a named directory or kind does not exist.
+    /// The configuration cannot be used, or a named directory, kind or build does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let kinds = match &args.prompts {
             Some(path) => vec![Kind::Own(own::read(path)?)],
@@ -75,10 +76,11 @@ impl LanePlan {
         settings.config.kv.prefix_cache = false;
         let (runs, max_tokens, streams) =
             if args.sweep { (7, SWEEP_TOKENS, &STREAMS[..]) } else { (3, ANSWER_TOKENS, &[1][..]) };
-        let other = args.against.as_deref().map(|dir| {
-            let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-            Settings { programs: Some(dir), ..settings.clone() }
-        });
+        // Refused before a model is loaded.
+        let programs = args.against.as_deref().map(|dir| within(dir, "paceline").map(|_| dir));
+        let programs = programs.transpose()?;
+        let other =
+            programs.map(|dir| Settings { programs: Some(dir.to_owned()), ..settings.clone() });
         Ok(Self {
             settings,
             other,

@@ -188,8 +188,8 @@ impl LaneReport {
             (self.rows.iter().filter(|row| self.fails(row)).count(), self.slow_numbers().count());
         let word = if cells + numbers == 0 { "PASSED" } else { "FAILED" };
         format!(
-            "{word}: routed over the better of the other two is below {CELL_BOUND} in {cells} of {} cells, and below {NUMBER_BOUND} in the mean of \
-             kinds at {numbers} numbers of requests; an interval that reaches 1 is not below.",
+            "{word}: routed over the better of the other two. Cells below {CELL_BOUND}: {cells} of {}. Numbers of requests whose mean over the kinds is \
+             below {NUMBER_BOUND}: {numbers}. An interval that reaches 1 is not below.",
             self.rows.len()
         )
     }
@@ -345,8 +345,8 @@ prose                   0.800  (0.800 to 0.800)
 all                     0.894  (0.894 to 0.894)
 ";
         assert!(text.contains(means), "{text}");
-        let verdict = "FAILED: routed over the better of the other two is below 0.95 in 1 of 2 cells, and below 0.98 in the mean of kinds at 1 \
-                       numbers of requests; an interval that reaches 1 is not below.\n";
+        let verdict = "FAILED: routed over the better of the other two. Cells below 0.95: 1 of 2. Numbers of requests whose mean over the kinds is \
+                       below 0.98: 1. An interval that reaches 1 is not below.\n";
         assert!(text.ends_with(verdict), "{text}");
         let failures = [
             "routed is slower than 0.95 of the better lane in prose x 4",

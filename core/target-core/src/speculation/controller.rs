@@ -1,15 +1,16 @@
 //! How many tokens each sequence drafts. The algorithm: widths grow greedily, the likeliest token
 //! of all first, and the point with the most expected tokens per second counts if it beats plain
 //! steps and the last widths by a margin; a sequence for which no width pays rests, and is tried
-//! again, if that is worth its cost, after a back-off that doubles. One for which not even that is
-//! worth it sleeps: no hidden states are collected for it. A class that is parked at this load is not
-//! considered.
+//! again, if that is worth its cost, after a back-off that doubles. A sequence for which not even a
+//! trial is worth its cost sleeps: no hidden states are collected for it. A class that is parked at
+//! this load is not considered.
 
-use std::{collections::BTreeMap, mem, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use paceline_vocabulary::Force;
 
 use super::acceptance::{CHANGE_PER_CYCLE, KINDS, LONGEST_DRAFT, Survival, accepted};
+use super::load::load_range;
 use super::parking::Pause;
 use super::step_cost::{Costs, Size};
 use super::{DraftCause, Speculation, State};
@@ -31,8 +32,8 @@ const EXPECTED_TOKENS: u32 = 64;
 /// Tokens of the first back-off, and of the longest. Set by
 /// `poor_text_becomes_plain_within_a_few_cycles_and_trials_become_rarer`.
 const BACKOFF_TOKENS: [u32; 2] = [10, 1_024];
-/// Tokens of the first back-off of a sequence for which not even a trial is worth its cost. Only
-/// another load or other texts of its class change that, so half of most answers is soon enough.
+/// Tokens of the first back-off of a sequence for which not even a trial is worth its cost. Other
+/// texts of its class change that slowly, and another load ends the back-off.
 const NOT_WORTH_TOKENS: u32 = 64;
 /// Tokens after parking from which on a sequence drafts again. The drafter starts with the hidden
 /// states of these, because those of the tokens before were not collected.
@@ -304,7 +305,7 @@ impl Speculation {
                 (state.fed, state.resumes_at) = (false, had + RESUME_TOKENS);
                 return None;
             }
-            if state.rests_beyond(had + if state.asleep { 0 } else { RESUME_TOKENS }) {
+            if state.rests_on(had, load_range(load)) {
                 state.fed = false;
                 return None;
             }
@@ -456,17 +457,19 @@ impl Speculation {
         let cheapest = lengths_up_to(most).map(cost).min_by(|one, other| one.0.total_cmp(&other.0));
         let worth = cheapest.filter(|(cost, _)| saved > *cost);
         let Some((_, length)) = worth else {
+            let load = self.states.len();
             for one in due {
                 let state = state_of(&mut self.states, one);
                 state.backoff = (2 * state.backoff).clamp(NOT_WORTH_TOKENS, BACKOFF_TOKENS[1]);
-                (state.rests_until, state.asleep) = (Some(one.had + state.backoff), true);
+                state.rests_until = Some(one.had + state.backoff);
+                state.asleep_at = Some(load_range(load));
             }
             return vec![];
         };
         // One that sleeps is tried when the drafter has hidden states to start with.
         let is_awake = |one: &&Candidate| {
             let state = state_of(&mut self.states, one);
-            let slept = mem::take(&mut state.asleep);
+            let slept = state.asleep_at.take().is_some();
             if slept {
                 state.rests_until = Some(one.had + RESUME_TOKENS);
             }

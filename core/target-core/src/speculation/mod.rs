@@ -27,7 +27,7 @@ use paceline_vocabulary::{Force, Lane, Route, RouteReason, report::SpeculationFi
 pub use step_cost::{CostCell, Size};
 
 use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
-use crate::{Request, Sequence, SequenceKey, StepPart};
+use crate::{Phase, Request, Sequence, SequenceKey, StepPart};
 use acceptance::{Belief, TrafficClass};
 use controller::RESUME_TOKENS;
 use parking::Parking;
@@ -65,8 +65,9 @@ struct State {
     rests_until: Option<u32>,
     /// Tokens of the last back-off.
     backoff: u32,
-    /// Not even a trial was worth its cost: until one is, no hidden states are collected for it.
-    asleep: bool,
+    /// The range of load at which not even a trial was worth its cost. Until one is, no hidden states
+    /// are collected for the sequence.
+    asleep_at: Option<usize>,
     /// It does not draft before it has this number of tokens, because it was parked.
     resumes_at: u32,
     /// Why the draft under way was requested.
@@ -87,6 +88,15 @@ impl State {
     /// Whether it rests until it has more than this number of tokens.
     fn rests_beyond(&self, tokens: u32) -> bool {
         self.rests_until.is_some_and(|until| until > tokens)
+    }
+
+    /// Whether a sequence of `had` tokens need not be considered yet. One that fell asleep in another
+    /// range of load is considered at once.
+    fn rests_on(&mut self, had: u32, range: usize) -> bool {
+        if self.asleep_at.is_some_and(|asleep_at| asleep_at != range) {
+            (self.rests_until, self.backoff) = (Some(had), 0);
+        }
+        self.rests_beyond(had + if self.asleep_at.is_some() { 0 } else { RESUME_TOKENS })
     }
 }
 
@@ -298,12 +308,14 @@ impl Speculation {
 
     /// Whether a sequence does without the drafter for now, so that no hidden states of it are
     /// collected: its class is parked at this load, or it rests for longer than a drafter needs to
-    /// start with.
+    /// start with. Those of a prompt are collected even then, because the prefix cache stores them
+    /// for later requests.
     pub fn is_parked(&self, key: SequenceKey, sequence: &Sequence) -> bool {
         let load = self.states.len();
         let had = sequence.generated();
         let parks = |state: &State| {
-            let rests = state.asleep || state.rests_beyond(had + RESUME_TOKENS);
+            let rests = state.asleep_at.is_some() || state.rests_beyond(had + RESUME_TOKENS);
+            let rests = rests && sequence.phase == Phase::Decoding;
             rests || self.parking.is_parked(state.class, load)
         };
         let may_park = self.linked && !self.policy.forces(&sequence.permit);

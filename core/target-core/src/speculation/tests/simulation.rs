@@ -84,7 +84,7 @@ pub(super) const MANY_ROWS: Machine = Machine {
 };
 
 /// The demo pair on two virtual cores with AVX-512, as measured. A draft beside steps takes three
-/// times as long, and hidden states that are collected for nobody cost a twentieth of a step.
+/// times as long, and collecting hidden states costs a twentieth of a step.
 pub(super) const TWO_CORES: Machine = Machine {
     name: "two cores",
     step_us: |rows, sequences| 400.0 + 75.0 * rows + 5.0 * sequences,
