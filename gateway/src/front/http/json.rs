@@ -171,7 +171,8 @@ fn out_of_range(words: &str) -> Option<(&str, &str)> {
 
 /// A text that may quote the client's own, cut if it is long.
 fn short(text: &str) -> String {
-    let mut text = text.to_owned();
+    // Not copied whole: it may be as long as the body.
+    let mut text: String = text.chars().take(MAX_WORDS + 1).collect();
     shorten(&mut text, MAX_WORDS);
     text
 }
