@@ -11,6 +11,7 @@
 
 mod expected_memory;
 mod first_token;
+mod invariants;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -275,6 +276,7 @@ impl Admission {
         );
         self.reserved_bytes += cost_bytes;
         self.since_heartbeat.admitted_bytes += cost_bytes;
+        self.assert_sum();
         Some(Admitted {
             ticket: head.ticket,
             summary: head.summary,
@@ -367,6 +369,7 @@ impl Admission {
             Some(running) => {
                 self.reserved_bytes -= running.cost_bytes;
                 self.since_heartbeat.ended_bytes += running.cost_bytes;
+                self.assert_sum();
             }
             None => self.queue.remove(ticket),
         }

@@ -16,7 +16,7 @@ fn served(tokens: u64) -> ServedRequest {
     ServedRequest { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None }
 }
 
-fn capacity() -> Capacity {
+pub(super) fn capacity() -> Capacity {
     Capacity {
         classes: classes(&[(256, 100), (512, 200), (1024, 400)]),
         max_sequences: 2,
@@ -24,7 +24,7 @@ fn capacity() -> Capacity {
     }
 }
 
-fn memory(capacity: &Capacity) -> TargetMemory<'_> {
+pub(super) fn memory(capacity: &Capacity) -> TargetMemory<'_> {
     TargetMemory {
         epoch: Epoch(1),
         capacity,
@@ -34,7 +34,7 @@ fn memory(capacity: &Capacity) -> TargetMemory<'_> {
     }
 }
 
-fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
+pub(super) fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
     let wish = RouteWish::Auto;
     RequestSummary {
         key: KeyId::NONE,
@@ -55,7 +55,7 @@ fn summary_of(key: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
 }
 
 /// An admission with `places` places, a wait of a second, and 16 running requests of a key.
-fn admission(places: usize) -> Admission {
+pub(super) fn admission(places: usize) -> Admission {
     Admission::new(places, 1_000, 16)
 }
 

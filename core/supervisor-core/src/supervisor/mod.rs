@@ -8,6 +8,7 @@
 
 mod changes;
 mod host;
+mod invariants;
 mod outage;
 
 use paceline_vocabulary::report::{LinkReport, SpeculationFigures};
@@ -81,6 +82,7 @@ impl Supervisor {
     /// each event.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
+        let undecided = self.undecided(&event);
         if let Event::Starved { ms } = event {
             self.discount_lost_time(ms, now, &mut out);
         }
@@ -140,6 +142,7 @@ impl Supervisor {
             Event::Starved { .. } | Event::TimePassed => {}
         }
         self.settle(now, &mut out);
+        self.assert_invariants(&undecided, &out);
         out
     }
 

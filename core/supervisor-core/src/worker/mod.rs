@@ -136,6 +136,7 @@ impl Worker {
         if event.epoch().is_some() && event.epoch() != present {
             return out;
         }
+        self.assert_counts_up(&event);
         match &event {
             Event::Spawned { .. } | Event::Found { .. } | Event::SpawnFailed { .. } => {
                 self.is_being_started = false;
