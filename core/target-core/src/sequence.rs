@@ -274,6 +274,11 @@ impl Sequence {
 
     /// The target chose `token`.
     pub fn push(&mut self, token: u32) {
+        debug_assert!(
+            !matches!(self.phase, Phase::Finished(_)),
+            "expected no token after the end, found {token} after {:?}",
+            self.phase
+        );
         self.ids.push(token);
         self.past_end |= self.ignored_ids.contains(&token);
         self.phase = if self.stop_ids.contains(&token) {

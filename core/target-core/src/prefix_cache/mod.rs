@@ -229,6 +229,7 @@ impl PrefixIndex {
             added.push(self.insert(keys, at, bytes));
             self.evictable.insert(self.now, keys[at]);
         }
+        self.assert_sum();
         (known, added)
     }
 
@@ -277,6 +278,7 @@ impl PrefixIndex {
             self.bytes += bytes;
             added.push((at, page.id));
         }
+        self.assert_sum();
         added
     }
 
@@ -320,7 +322,23 @@ impl PrefixIndex {
     pub fn evict(&mut self, at_least: u64) -> Evicted {
         let (before, mut evicted) = (self.bytes, Evicted::default());
         while before - self.bytes < at_least && self.drop_oldest(&mut evicted) {}
+        if self.is_empty() {
+            self.assert_sum();
+        }
         evicted
+    }
+
+    /// The counted bytes are those of all pages and states (I11). Walks all pages, so it runs once
+    /// for a chain and not for each page.
+    fn assert_sum(&self) {
+        let states = |page: &Page| if page.has_states { self.state_bytes } else { 0 };
+        let sum = || self.pages.values().map(|page| page.bytes + states(page)).sum::<u64>();
+        debug_assert!(
+            sum() == self.bytes,
+            "expected {} bytes of pages and states, found {}",
+            sum(),
+            self.bytes
+        );
     }
 
     /// Removes the pages of a chain and all pages after them, which were computed from them, and
@@ -342,6 +360,7 @@ impl PrefixIndex {
             removed.push(page.id);
             left.extend(children.remove(&key).unwrap_or_default());
         }
+        self.assert_sum();
         removed
     }
 
@@ -352,6 +371,7 @@ impl PrefixIndex {
             page.bytes -= page.hidden_bytes;
             page.hidden_bytes = 0;
         }
+        self.assert_sum();
     }
 }
 

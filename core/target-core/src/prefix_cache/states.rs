@@ -68,6 +68,7 @@ impl PrefixIndex {
         let states = Some(page.id);
         self.evictable.insert(self.now, last);
         self.bytes += self.state_bytes;
+        self.assert_sum();
         Some(KeptPages { known, added, states })
     }
 

@@ -21,6 +21,7 @@
 //!   [`keeps_hidden_states`](Scheduler::keeps_hidden_states).
 
 mod batch;
+mod invariants;
 mod preemption;
 mod prices;
 mod vision_turns;
@@ -252,6 +253,8 @@ impl Scheduler {
         self.ledger.could_hold(positions, extra_bytes)?;
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
+        let newest = self.sequences.last_key_value().map(|(newest, _)| *newest);
+        debug_assert!(newest < Some(key), "expected a sequence after {newest:?}, found {key:?}");
         self.speculation.open(key, &request);
         self.ledger.set_extra_bytes(key, extra_bytes);
         let last_turn = request.last_turn;
@@ -263,6 +266,7 @@ impl Scheduler {
             self.speculation.continue_past_end(key);
         }
         self.sequences.insert(key, sequence);
+        self.assert_invariants();
         Ok(key)
     }
 
@@ -308,6 +312,7 @@ impl Scheduler {
         if !step.parts.is_empty() {
             self.release_tapes(&step.parts);
         }
+        self.assert_invariants();
         step
     }
 
@@ -444,6 +449,7 @@ impl Scheduler {
             |key| parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
         let mut emissions = Vec::with_capacity(chosen.len());
         emissions.extend(chosen.into_iter().filter_map(|one| self.emit(drafted(one.key), one)));
+        self.assert_invariants();
         emissions
     }
 

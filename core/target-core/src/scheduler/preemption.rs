@@ -49,6 +49,7 @@ impl Scheduler {
         {
             self.retain_hidden_again();
         }
+        self.assert_invariants();
         started
     }
 

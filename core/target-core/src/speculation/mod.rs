@@ -174,6 +174,19 @@ impl Speculation {
         }
     }
 
+    /// The sequences with a state are these, which live.
+    pub(crate) fn assert_sequences<'a>(
+        &self,
+        living: impl Iterator<Item = &'a SequenceKey> + Clone,
+    ) {
+        debug_assert!(
+            self.states.keys().eq(living.clone()),
+            "expected drafts of {:?}, found {:?}",
+            living.collect::<Vec<_>>(),
+            self.states.keys()
+        );
+    }
+
     /// Takes another policy and returns true, or drops one that is older than the one in force.
     pub fn set_policy(&mut self, policy: Policy) -> bool {
         let newer = (policy.term, policy.epoch) >= (self.policy.term, self.policy.epoch);

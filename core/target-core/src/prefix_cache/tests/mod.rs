@@ -341,3 +341,26 @@ fn keys_of_pages_with_images_depend_on_the_image() {
     }
     assert_eq!(grown.of(&ids), keys(&shown));
 }
+
+/// An index of three pages of 10 bytes each whose count is wrong by one byte.
+#[cfg(debug_assertions)]
+fn miscounted() -> PrefixIndex {
+    let mut prefix = PrefixIndex::default();
+    keep(&mut prefix, &keys("", &ids(3, 1)), 1_000);
+    prefix.bytes += 1;
+    prefix
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "expected 30 bytes of pages and states, found 31")]
+fn a_byte_that_no_page_has_is_noticed_with_the_next_chain() {
+    keep(&mut miscounted(), &keys("", &ids(3, 1)), 1_000);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "expected 0 bytes of pages and states, found 1")]
+fn a_byte_that_does_not_return_is_noticed_with_the_last_page() {
+    miscounted().evict(u64::MAX);
+}

@@ -19,17 +19,17 @@ fn unmeasured() -> Scheduler {
 }
 
 /// On a machine where a prompt row is known to take a millisecond.
-fn scheduler() -> Scheduler {
+pub(super) fn scheduler() -> Scheduler {
     unmeasured().with_row_us(1_000.0)
 }
 
 /// The next step, without a prefix cache.
-fn next(scheduler: &mut Scheduler, now: u64) -> Step {
+pub(super) fn next(scheduler: &mut Scheduler, now: u64) -> Step {
     scheduler.start(|_| 0);
     scheduler.next_step(Millis(now), |_| 0)
 }
 
-fn request(prompt: usize, max_tokens: u32) -> Request {
+pub(super) fn request(prompt: usize, max_tokens: u32) -> Request {
     Request {
         prompt: vec![7; prompt],
         continuation: vec![],
@@ -46,7 +46,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
 }
 
 /// Computes a step and chooses `token` wherever one is chosen. Returns the rows and the emissions.
-fn step(
+pub(super) fn step(
     scheduler: &mut Scheduler,
     now: u64,
     token: u32,

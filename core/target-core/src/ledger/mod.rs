@@ -7,6 +7,8 @@
 //! A sequence grows into its next class layer by layer. The step that does so needs some memory
 //! beside the new class, which has to be free in that step and is held by no sequence.
 
+mod invariants;
+
 use std::collections::BTreeMap;
 
 use super::SequenceKey;
@@ -103,6 +105,7 @@ impl Ledger {
     /// Begins another step: the growths of the one before are over.
     pub fn begin_step(&mut self) {
         self.growing = 0;
+        self.assert_sums();
     }
 
     /// Bytes in all.
@@ -241,6 +244,7 @@ impl Ledger {
             0 => {
                 self.held_bytes = self.held_bytes + bytes - held.tape;
                 held.tape = bytes;
+                self.assert_bounds();
                 Ok(())
             }
             missing => Err(missing),
@@ -254,6 +258,7 @@ impl Ledger {
             self.held_bytes -= held.tape - bytes;
             held.tape = bytes;
         }
+        self.assert_sums();
     }
 
     /// Sets the bytes that a sequence holds in addition to its class, once it holds anything. A
@@ -268,6 +273,7 @@ impl Ledger {
             0 => self.extra.remove(&key),
             _ => self.extra.insert(key, bytes),
         };
+        self.assert_bounds();
     }
 
     /// Gives a sequence memory for `positions` positions. It never shrinks.
@@ -287,6 +293,7 @@ impl Ledger {
             self.held_bytes = self.held_bytes + wants.bytes() - had.bytes();
             self.hidden_bytes = self.hidden_bytes + wants.hidden - had.hidden;
         }
+        self.assert_bounds();
         Ok(())
     }
 
@@ -295,6 +302,7 @@ impl Ledger {
         let held = self.held.remove(&key).unwrap_or_default();
         self.held_bytes -= held.bytes();
         self.hidden_bytes -= held.hidden;
+        self.assert_bounds();
         held.bytes()
     }
 
@@ -303,6 +311,7 @@ impl Ledger {
         let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.hidden));
         self.held_bytes -= bytes;
         self.hidden_bytes -= bytes;
+        self.assert_bounds();
         bytes
     }
 
@@ -312,6 +321,7 @@ impl Ledger {
         self.classes.iter_mut().for_each(|class| class.hidden = bytes(class.positions));
         let keys: Vec<_> = self.held.keys().copied().collect();
         keys.iter().for_each(|key| _ = self.release_hidden(*key));
+        self.assert_sums();
         keys
     }
 
@@ -323,6 +333,7 @@ impl Ledger {
         match (self.held_bytes + bytes).saturating_sub(self.budget) {
             0 => {
                 self.cached_bytes = bytes;
+                self.assert_bounds();
                 Ok(())
             }
             over => Err(over),
@@ -335,7 +346,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ledger() -> Ledger {
+    pub(super) fn ledger() -> Ledger {
         let class = |positions, kv, hidden| ClassBytes { positions, kv, hidden };
         Ledger::new(
             1_000,
@@ -348,8 +359,8 @@ mod tests {
         )
     }
 
-    const A: SequenceKey = SequenceKey(1);
-    const B: SequenceKey = SequenceKey(2);
+    pub(super) const A: SequenceKey = SequenceKey(1);
+    pub(super) const B: SequenceKey = SequenceKey(2);
 
     #[test]
     fn a_sequence_holds_the_bytes_of_its_class_and_never_shrinks() {
