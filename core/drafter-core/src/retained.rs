@@ -157,6 +157,23 @@ impl RetainedContexts {
         self.contexts.put(number, RetainedContext { start: positions.start, keys, bytes });
         self.bytes += bytes;
         commands.push(StoreCommand::Retain { slot, rows, context: number });
+        self.assert_invariants();
+    }
+
+    /// The counted bytes are those of all contexts and within the limit, and each page's name leads
+    /// to contexts that are retained.
+    fn assert_invariants(&self) {
+        let sum = || self.contexts.iter().map(|(_, context)| context.bytes).sum::<u64>();
+        debug_assert!(
+            sum() == self.bytes && self.bytes <= self.limit,
+            "expected {} bytes of contexts, and at most {}, found {}",
+            sum(),
+            self.limit,
+            self.bytes
+        );
+        let pages = || self.contexts.iter().map(|(_, context)| context.keys.len()).sum::<usize>();
+        let names = || self.named.values().map(Vec::len).sum::<usize>();
+        debug_assert!(names() == pages(), "expected names of {} pages, found {}", pages(), names());
     }
 
     /// A context with a page of this name that ends at `position`, and with rows back to `since` or
@@ -200,4 +217,39 @@ fn whole_pages(pages: &RetainedPages, positions: &Range<u32>) -> BTreeMap<u32, P
         (positions.start < end && end <= positions.end).then_some((end, *key))
     };
     ends.zip(&pages.keys).filter_map(inside).collect()
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    /// Room for two contexts of a page.
+    fn contexts() -> RetainedContexts {
+        RetainedContexts::new(1, 2 * u64::from(PAGE))
+    }
+
+    /// Retains a context of one page of this name.
+    fn retain(contexts: &mut RetainedContexts, name: u8) {
+        let pages = RetainedPages { session: 1, first_page: 0, keys: vec![[name; 32]] };
+        contexts.add(&pages, 1, 0..PAGE, &mut vec![]);
+    }
+
+    #[test]
+    #[should_panic(expected = "expected 128 bytes of contexts, and at most 128, found 127")]
+    fn a_byte_of_a_context_that_is_not_counted_is_noticed() {
+        let mut contexts = contexts();
+        retain(&mut contexts, 1);
+        contexts.bytes -= 1;
+        retain(&mut contexts, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "expected names of 1 pages, found 2")]
+    fn a_name_of_a_context_that_was_evicted_is_noticed() {
+        let mut contexts = contexts();
+        retain(&mut contexts, 1);
+        contexts.contexts.clear();
+        contexts.bytes = 0;
+        retain(&mut contexts, 2);
+    }
 }

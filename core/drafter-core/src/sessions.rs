@@ -1,6 +1,6 @@
 //! The sessions of one link and the work that waits for them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use paceline_vocabulary::RequestId;
@@ -285,10 +285,13 @@ impl Sessions {
             row += context.rows;
         }
         if !feed.requests.is_empty() {
-            self.last_round = feed.round;
-            let (number, bonus) = (feed.round, Rc::new(bonus));
+            let (last, number) = (self.last_round, feed.round);
+            debug_assert!(number > last, "expected a round after {last}, found {number}");
+            self.last_round = number;
+            let bonus = Rc::new(bonus);
             self.rounds.push_back(Round { number, requests: feed.requests, bonus });
         }
+        self.assert_invariants();
         opened
     }
 
@@ -354,11 +357,13 @@ impl Sessions {
     /// The next forward; drafts go before reading. `None`: nothing waits. The step counts as done
     /// once it is returned.
     pub fn next_step(&mut self) -> Option<Step> {
-        match self.rounds.pop_front() {
+        let step = match self.rounds.pop_front() {
             Some(round) => Some(self.draft(&round)),
             None if self.reading.is_empty() => None,
             None => Some(self.read()),
-        }
+        };
+        self.assert_invariants();
+        step
     }
 
     fn draft(&mut self, round: &Round) -> Step {
@@ -380,6 +385,13 @@ impl Sessions {
                 Err(reason) => step.denied.push(DeniedDraft { session, reason }),
             }
         }
+        let (drafts, denied) = (step.sessions.len(), step.denied.len());
+        debug_assert!(
+            drafts + denied == round.requests.len(),
+            "expected {} requests of round {} to be served or denied, found {drafts} and {denied}",
+            round.requests.len(),
+            round.number
+        );
         if step.sessions.is_empty() {
             return step;
         }
@@ -454,5 +466,91 @@ impl Sessions {
             self.reading.push_back(session);
         }
         Some(SessionWork { session, slot, position, context, hidden, ids, next_id, images, block })
+    }
+
+    /// The sessions with rows to read are the open ones that have some, and no two sessions have the
+    /// same slot.
+    fn assert_invariants(&self) {
+        let reads = |id: &&SessionId| self.open.get(id).is_some_and(|open| open.pending_rows > 0);
+        let waiting = || self.open.keys().filter(reads).collect::<BTreeSet<_>>();
+        let in_turn = || self.reading.iter().collect::<BTreeSet<_>>();
+        debug_assert!(
+            in_turn() == waiting() && self.reading.len() == waiting().len(),
+            "expected {:?} in turn to be read, found {:?}",
+            waiting(),
+            self.reading
+        );
+        let slots = || self.open.values().map(|open| open.slot).collect::<BTreeSet<_>>();
+        debug_assert!(
+            slots().len() == self.open.len() && slots().last() < Some(&self.next_slot),
+            "expected {} slots below {}, found {:?}",
+            self.open.len(),
+            self.next_slot,
+            slots()
+        );
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use crate::tests::{request, terms};
+
+    /// Two sessions with three rows to read, in the slots 1 and 2.
+    fn reading() -> Sessions {
+        let mut sessions = Sessions::new(terms(), RetainedContexts::new(2, 1_000), 1);
+        let context = |session| Context { session, rows: 3, fresh: true, ..Context::default() };
+        let contexts = vec![context(1), context(2)];
+        sessions.feed(Feed { contexts, ..Feed::default() }, vec![0; 12], vec![]);
+        sessions
+    }
+
+    /// A round of the first session.
+    fn round(number: u64) -> Feed {
+        Feed { round: number, requests: vec![request(1, 3, 8)], ..Feed::default() }
+    }
+
+    #[test]
+    #[should_panic(expected = "expected a round after 7, found 7")]
+    fn a_number_of_a_round_that_is_used_again_is_noticed() {
+        let mut sessions = reading();
+        sessions.last_round = 7;
+        sessions.feed(round(7), vec![], vec![0; 2]);
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "expected 1 requests of round 1 to be served or denied, found 0 and 0"
+    )]
+    fn a_request_that_is_neither_served_nor_denied_is_noticed() {
+        let mut sessions = reading();
+        sessions.feed(round(1), vec![], vec![0; 2]);
+        sessions.open.get_mut(&1).expect("it is open").pending.clear();
+        sessions.next_step();
+    }
+
+    #[test]
+    #[should_panic(expected = "expected {2} in turn to be read, found [1, 2]")]
+    fn a_closed_session_that_is_still_to_be_read_is_noticed() {
+        let mut sessions = reading();
+        sessions.open.remove(&1);
+        sessions.feed(Feed::default(), vec![], vec![]);
+    }
+
+    #[test]
+    #[should_panic(expected = "expected {1, 2} in turn to be read, found [2]")]
+    fn a_session_that_never_gets_its_turn_is_noticed() {
+        let mut sessions = reading();
+        sessions.reading.pop_front();
+        sessions.feed(Feed::default(), vec![], vec![]);
+    }
+
+    #[test]
+    #[should_panic(expected = "expected 3 slots below 3, found {1, 2}")]
+    fn a_slot_of_two_sessions_is_noticed() {
+        let mut sessions = reading();
+        sessions.next_slot = 2;
+        let contexts = vec![Context { session: 3, rows: 3, fresh: true, ..Context::default() }];
+        sessions.feed(Feed { contexts, ..Feed::default() }, vec![0; 6], vec![]);
     }
 }

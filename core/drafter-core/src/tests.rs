@@ -22,7 +22,7 @@ use super::*;
 
 type Fault = fn(&mut Feed);
 
-fn terms() -> Terms {
+pub(crate) fn terms() -> Terms {
     Terms {
         hidden_size: 1,
         feature_width: 1,
@@ -38,7 +38,7 @@ fn terms() -> Terms {
 }
 
 /// A draft request whose sampling differs from those of other sessions.
-fn request(session: u64, position: u32, block: u32) -> DraftRequest {
+pub(crate) fn request(session: u64, position: u32, block: u32) -> DraftRequest {
     let rule = SamplingRule { temperature: 0.5, ..SamplingRule::GREEDY };
     let sampling = DraftSampling { rule, seed: 100 + session, sample_index: session as u32 };
     DraftRequest { session, position, block, bonus_id: 7 * session as u32, sampling }
