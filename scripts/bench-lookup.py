@@ -20,7 +20,8 @@ TOPICS = ["the sea", "bridges", "winter", "bread", "a lighthouse", "chess", "riv
 
 
 def quoting(count):
-    text = " ".join((ROOT / name).read_text() for name in ["docs/operations.md", "docs/sampling.md", "docs/clients.md", "ARCHITECTURE.md"])
+    names = ["access", "limits", "memory", "operations", "monitoring", "troubleshooting", "sampling", "clients"]
+    text = " ".join((ROOT / f"docs/{name}.md").read_text() for name in names)
     words = [word for word in text.split() if not set(word) & set("|`<>#")]
     prompts = []
     for at in range(count):

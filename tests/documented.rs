@@ -76,7 +76,7 @@ fn commands_that_ask_and_show_work_as_documented() {
     stack.stop();
 }
 
-/// The searches of docs/operations.md for a request's id, in the runtime directory.
+/// The searches of docs/troubleshooting.md for a request's id, in the runtime directory.
 fn why_was_this_stream_slow(stack: &Stack) {
     let line = "paceline generate --json --route speculative --max-tokens 16 --message \"Tell a long story.\"";
     let answer: Value = serde_json::from_str(&done(stack, line)).expect("JSON");

@@ -15,7 +15,7 @@ const SETTINGS: &str = "supervisor.lease_s = 60\nlimits.max_message_bytes = 2097
 
 /// The metrics that the handbook lists.
 fn listed() -> BTreeSet<String> {
-    let text = std::fs::read_to_string(repository().join("docs/operations.md")).expect("there");
+    let text = std::fs::read_to_string(repository().join("docs/monitoring.md")).expect("there");
     let (_, section) = text.split_once("\n## Metrics\n").expect("a section");
     let section = section.split("\n## ").next().expect("its text");
     let names = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());

@@ -1,4 +1,5 @@
-//! Exit codes of all commands, by the table of docs/operations.md: one fault has one code in every command.
+//! Exit codes of all commands, by the table of docs/troubleshooting.md: one fault has one code in
+//! every command.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
@@ -106,7 +107,7 @@ impl Place {
 
 /// The codes of the table below "## Exit codes".
 fn documented() -> BTreeSet<i32> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/troubleshooting.md");
     let text = std::fs::read_to_string(path).unwrap();
     let section = text.split("## Exit codes\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let code = |line: &str| line.strip_prefix("| ")?.split(' ').next()?.parse().ok();
@@ -132,7 +133,7 @@ fn one_fault_has_one_code_in_every_command() {
         for (config, code) in [("good.toml", without_service), ("broken.toml", with_bad_key)] {
             let (found, said) = place.run(line, config);
             assert_eq!(found, Some(code), "{line} with {config}: {said}");
-            assert!(documented.contains(&code), "{code} is not in docs/operations.md");
+            assert!(documented.contains(&code), "{code} is not in docs/troubleshooting.md");
             if config == "broken.toml" && (code == 2 || code == 64) {
                 let own_fault = ["key digest", "rm ", "diagnose ", "routes "]
                     .iter()

@@ -221,7 +221,7 @@ fn skipped() -> Option<String> {
     Some(reason)
 }
 
-/// Templates with texts that differ. docs/operations.md, "Chat templates", has the reasons.
+/// Templates with texts that differ. docs/prompts.md, "Chat templates", has the reasons.
 const DIFFERENT: [&str; 13] = [
     // Content is a list, and the conversations have texts.
     "idefics3",

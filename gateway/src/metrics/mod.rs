@@ -1,5 +1,5 @@
 //! Figures for Prometheus: those of requests, recorded where they arise, and those of the service
-//! behind the gateway ([`service`]), asked for at each scrape. docs/operations.md lists them all.
+//! behind the gateway ([`service`]), asked for at each scrape. docs/monitoring.md lists them all.
 //! Samples of some of them are kept for ten minutes ([`history`]).
 //!
 //! Every label has a fixed set of values: no name of a client, key or model is one.

@@ -9,7 +9,7 @@ use super::*;
 
 /// The metrics that the handbook lists.
 fn listed() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/monitoring.md");
     let text = std::fs::read_to_string(path).expect("the handbook is in the repository");
     let (_, section) = text.split_once("\n## Metrics\n").expect("a section");
     let section = section.split("\n## ").next().expect("its text");

@@ -1,5 +1,5 @@
 //! Log lines and spans that name requests. `grep REQUEST_ID` of the log answers why a stream was
-//! slow (docs/operations.md). A disabled level costs one comparison: no field is computed then.
+//! slow (docs/troubleshooting.md). A disabled level costs one comparison: no field is computed then.
 
 use std::collections::HashMap;
 

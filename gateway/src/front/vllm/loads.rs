@@ -1,7 +1,7 @@
 //! The load of the service, as answers to a router and as records that are pushed to it.
 //!
 //! A stream of records has no changes of the prefix cache: smg places conversations as well without
-//! them (`docs/operations.md` has the figures).
+//! them (`docs/routers.md` has the figures).
 
 use std::sync::Arc;
 use std::time::Duration;
