@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Proves that check-commands.py finds what it is for, and nothing else: small checkouts with planted faults."""
+"""Proves that the checks of documents (check-commands.py, check-figures.py, check-settings.py) find what they are for, and nothing else:
+small checkouts with planted faults."""
 import os
 import subprocess
 import sys
@@ -58,6 +59,38 @@ class Figures(unittest.TestCase):
             self.assertIn(f"{name}: {wrong}", self.report(self.README.replace(right, wrong), self.MEASURED))
         self.assertIn("no such row", self.report(self.README, self.MEASURED.replace("8 streams", "9 streams")))
         self.assertIn("expected one table", self.report("x", self.MEASURED))
+
+
+class Settings(unittest.TestCase):
+    EXAMPLE = '# Every setting.\n\n[log]\nlevel = "info"    # error | warn\n                  # or a filter\n\n[classes]         # name = label\n'
+    PAGE = "# Settings\n\n<!-- Begin: made of paceline.example.toml by scripts/check-settings.py --write -->\n<!-- End -->\n\nMore.\n"
+
+    def report(self, example, *arguments):
+        """The report on this example file and the page of the last call."""
+        for name, text in (("paceline.example.toml", example), ("docs/settings.md", self.page)):
+            os.makedirs(os.path.dirname(os.path.join(self.folder, name)), exist_ok=True)
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        script = os.path.join(os.path.dirname(SCRIPT), "check-settings.py")
+        done = subprocess.run([sys.executable, "-B", script, self.folder, *arguments], text=True, capture_output=True)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        with open(os.path.join(self.folder, "docs/settings.md"), encoding="utf-8") as file:
+            self.page = file.read()
+        return done.stderr
+
+    def test_a_setting_that_the_page_has_otherwise_is_found_and_written(self):
+        self.page = self.PAGE
+        with tempfile.TemporaryDirectory() as self.folder:
+            self.assertIn("### log", self.report(self.EXAMPLE))
+            self.assertEqual(self.report(self.EXAMPLE, "--write"), "")
+            self.assertIn('| `log.level` | `"info"` | error \\| warn; or a filter |\n', self.page)
+            self.assertIn("`[classes]`: name = label.\n", self.page)
+            self.assertTrue(self.page.endswith("\n\nMore.\n"), self.page)
+            self.assertEqual(self.report(self.EXAMPLE), "")
+            self.assertIn('`"warn"`', self.report(self.EXAMPLE.replace('"info"', '"warn"')))
+            self.assertIn("paceline.example.toml:4: expected KEY = VALUE", self.report(self.EXAMPLE.replace("# error", "error")))
+            self.page = "# Settings\n"
+            self.assertIn("expected the lines", self.report(self.EXAMPLE))
 
 
 class Documents(unittest.TestCase):

@@ -44,6 +44,7 @@ step "Structure" python3 -B scripts/check-structure.py
 step "Planted faults of structure" python3 -B scripts/check-structure-test.py
 step "Commands of the documents" python3 -B scripts/check-commands.py
 step "Figures of README" python3 -B scripts/check-figures.py
+step "Tables of settings" python3 -B scripts/check-settings.py
 step "Planted faults of documents" python3 -B scripts/check-commands-test.py
 step "Comparison with llama.cpp" python3 -B scripts/bench-llama-cpp-test.py
 step "Reasons of ignored tests" sh scripts/ignored.sh
