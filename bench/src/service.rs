@@ -99,7 +99,7 @@ impl PeakMemory {
         }
     }
 
-    /// Of both workers together.
+    /// Sum over both workers.
     pub fn sum(self) -> Option<u64> {
         self.target_bytes.map(|target| target + self.drafter_bytes.unwrap_or(0))
     }

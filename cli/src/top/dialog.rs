@@ -29,7 +29,7 @@ pub enum Dialog {
     Confirm(Order),
 }
 
-/// What becomes of a dialog after a key.
+/// The next state of a dialog after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Another question, or the same one again.
@@ -75,7 +75,7 @@ impl Dialog {
         }
     }
 
-    /// What becomes of it after `key`.
+    /// The next state of the dialog after `key`.
     pub fn press(self, key: Key) -> Outcome {
         let confirm = |order| Outcome::Ask(Dialog::Confirm(order));
         match (self, key) {

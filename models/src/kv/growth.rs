@@ -10,7 +10,7 @@ use super::{CopiedRows, KvStore, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
 use crate::segment::{Segment, SequenceId};
 
-/// What becomes of an old slot's class, layer by layer.
+/// The next state of an old slot's class, after its sequence has left it. Layer by layer.
 enum OldSlots {
     /// The slot stays for a later sequence.
     Stay,

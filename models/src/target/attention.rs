@@ -54,9 +54,9 @@ impl AttentionSpec {
 pub(super) enum TurnedPairs {
     /// Numbers i and i + R/2.
     Halves,
-    /// Numbers 2i and 2i + 1, of so many. The rows of the projections are read in the order of
-    /// halves: a score is a sum over a head's numbers, and queries and keys get the same order. Not
-    /// together with `gated` and norms of heads.
+    /// Elements 2i and 2i + 1 of the first R elements rotate together. The value is R. The rows of
+    /// the projections are read in the order of halves: a score is a sum over a head's elements,
+    /// and queries and keys get the same order. Not together with `gated` and norms of heads.
     Neighbours(i32),
 }
 

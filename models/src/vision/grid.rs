@@ -111,9 +111,9 @@ pub(super) fn patches(
 /// For each patch `TAPS` rows of a table, and the share of each.
 #[derive(Debug, PartialEq)]
 pub(super) struct Interpolation<const TAPS: usize> {
-    /// So many for each patch.
+    /// Rows of the table, `TAPS` entries for each patch.
     pub(super) indices: Vec<i32>,
-    /// So many for each patch.
+    /// Shares of these rows, `TAPS` entries for each patch.
     pub(super) shares: Vec<f32>,
 }
 

@@ -26,7 +26,7 @@ fn eagle_sessions_together_are_sessions_alone() {
 }
 
 #[test]
-fn how_an_eagles_context_was_cut_does_not_matter() {
+fn eagle3_drafts_do_not_depend_on_chunk_borders() {
     NAMES.iter().for_each(|name| chains::how_the_context_was_cut_does_not_matter(name, TARGET));
 }
 

@@ -1,10 +1,11 @@
-//! Names of models, the places where their files lie, and the names of their tensors ([`header`]).
-//! Not here: weights, and what a configuration means.
+//! Names of models, and the places where their files lie. Not here: weights, and what a
+//! configuration means.
 //!
 //! A setting or flag names a model in one of four ways ([`ModelRef`]): by a directory, by the name of
 //! an embedded model ([`EmbeddedModel`]), by the short name of a known one ([`KnownModel`]), or as on
-//! a hub: by `org/name`, or by `org/name/folder`. [`ModelPlaces`] finds the directory. A process resolves a name once, and passes the directory to the processes that it
-//! starts, so a model that is pulled meanwhile changes nothing for a service that runs.
+//! a hub: by `org/name`, or by `org/name/folder`. [`ModelPlaces`] finds the directory. A process
+//! resolves a name once, and passes the directory to the processes that it starts, so a model that
+//! is pulled meanwhile changes nothing for a service that runs.
 
 mod embedded;
 mod known;

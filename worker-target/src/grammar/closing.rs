@@ -423,7 +423,8 @@ fn check_unevaluated(pieces: &[&Map<String, Value>], beside: &Members) -> Result
     }
 }
 
-/// The format that is enforced for this one. One that is not known says nothing, by the standard.
+/// The format that is enforced for this one. An unknown format constrains nothing, by the
+/// standard.
 fn enforced(format: &str) -> Option<&str> {
     match format {
         "uuid1" | "uuid2" | "uuid3" | "uuid4" | "uuid5" | "uuid6" | "uuid7" | "uuid8" => {

@@ -198,7 +198,7 @@ impl Stage {
 }
 
 #[test]
-fn drafts_change_when_tokens_come_and_not_which() {
+fn drafting_changes_timing_not_tokens() {
     let mut stage = Stage::new();
     // Without a link a speculative permit is served plainly.
     assert!(stage.same_as_plain("no link").iter().all(|speculation| speculation.cycles == 0));

@@ -54,7 +54,8 @@ pub(super) fn reading(wired: u64, others: u64) -> WiredReading {
 mod tests {
     use super::*;
 
-    /// GiB that are stranded after these two readings, for a process that held so many.
+    /// GiB that are stranded after these two readings, for a process that held
+    /// `held` GiB.
     fn stranded(before: WiredReading, held: u64, now: WiredReading) -> u64 {
         before.stranded_bytes(held * GIB, &now) / GIB
     }

@@ -160,7 +160,8 @@ fn convolve(rule: &DeltaRule, rows: &Array, state: &mut SlotState) -> Result<Arr
 struct Products {
     /// What rows learn after a state of zeros, (I + L)⁻¹ β V: `[C, H, G, 64, value_dim]`.
     fresh: Array,
-    /// What of a state they know already, (I + L)⁻¹ β γ K: `[C, H, G, 64, key_dim]`.
+    /// The part of the state that the keys already explain, (I + L)⁻¹ β γ K:
+    /// `[C, H, G, 64, key_dim]`.
     known: Array,
     /// Keys as they are after the chunk, as columns: `[C, H, G, key_dim, 64]`.
     learned_keys: Array,

@@ -189,7 +189,7 @@ impl TowerBlock {
     }
 }
 
-/// What makes rows of the text model of a tower's rows: a norm without a weight, and a product.
+/// Projects the tower's rows to the text model's width: a norm without a weight, and a product.
 #[derive(Debug)]
 struct Projection {
     norm: RmsNorm,

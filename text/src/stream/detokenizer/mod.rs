@@ -18,7 +18,7 @@ const MAX_HELD: usize = 4;
 /// Most tokens of a window whose text is still empty. At this number the window moves on.
 const MAX_SILENT: usize = 32;
 
-/// What becomes of special tokens.
+/// Treatment of special tokens in the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SpecialTokens {
     /// They are left out of the text.
