@@ -1,30 +1,16 @@
 #!/usr/bin/env python3
 """Proves that check-structure.py finds what it is for, and nothing else: small checkouts with planted faults."""
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
 
-SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "check-structure.py")
+from planted import report
+
 LIB = "pub mod a;\npub mod b;\n"
 LONG = "pub fn long() {\n" + "    step();\n" * 60 + "}\n"
 WIDE = "word " * 40 + "\n"
 
 
 def faults(files):
-    """The report on a checkout of these files."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in files.items():
-            path = os.path.join(folder, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        subprocess.run(["git", "init", "-q", folder], check=True)
-        done = subprocess.run([sys.executable, "-B", SCRIPT, folder], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        if done.returncode not in (0, 1) or "Traceback" in done.stderr or (done.returncode == 1) != bool(done.stderr):
-            raise AssertionError(f"expected a report, found code {done.returncode} and: {done.stderr}")
-        return done.stderr
+    return report("check-structure.py", files)
 
 
 class Circles(unittest.TestCase):

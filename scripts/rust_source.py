@@ -5,14 +5,28 @@ passes on by a glob counts as one of that module.
 """
 import os
 import re
+import subprocess
 import sys
 from collections import defaultdict
 
 # Comments, strings of all kinds, characters. A lifetime is none of them.
 LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|\bb?r(\#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]*?|[^\\'\n])'""", re.S)
 PATH = re.compile(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)+")
+NAMED = re.compile(rf"{PATH.pattern}|[\w/]+\.rs")
 ITEM = re.compile(r"\s*(?:pub|fn|mod|use|struct|enum|impl|const|static|type|trait|extern|async|unsafe|let|macro_rules)\b")
 TEST = re.compile(r"#\[cfg\((?:all\()?test\b")
+OTHER_FILE = re.compile(r"#\[path = +([\w/]+\.rs) +\]\s*(?:pub\S* )?$")
+
+
+def listed(*patterns):
+    """Files of the checkout that git does not ignore."""
+    found = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", *patterns], text=True)
+    return [file for file in sorted(set(found.splitlines())) if os.path.exists(file)]
+
+
+def product():
+    """The crates of the product: without the crate of the tests, examples and targets of the fuzzer."""
+    return [Crate(root) for root in listed("*src/lib.rs", "*src/main.rs") if not re.match("(tests|examples|fuzz)/", root)]
 
 
 def blank(text):
@@ -48,13 +62,25 @@ def item_end(text, at):
     return closing(text, end) if text[end] == "{" else end if text[end] in ";," else end - 1
 
 
-def production(file):
-    """A file's text with blanks for comments, literals and tests. Paths in strings stay: serde's attributes have such."""
+def code(file):
+    """A file's text with blanks for comments and literals. Paths in strings stay: attributes have such."""
     with open(file, encoding="utf-8") as source:
-        text = LITERAL.sub(lambda m: f" {m[0][1:-1]} " if PATH.fullmatch(m[0][1:-1]) else blank(m[0]), source.read())
-    while test := TEST.search(text):
-        end = item_end(text, test.start()) + 1
-        text = text[:test.start()] + blank(text[test.start():end]) + text[end:]
+        return LITERAL.sub(lambda m: f" {m[0][1:-1]} " if NAMED.fullmatch(m[0][1:-1]) else blank(m[0]), source.read())
+
+
+def tests(text):
+    """Begin and end of each item that only tests have."""
+    at = 0
+    while test := TEST.search(text, at):
+        at = item_end(text, test.start()) + 1
+        yield test.start(), at
+
+
+def production(file):
+    """A file's code with blanks for tests."""
+    text = code(file)
+    for begin, end in tests(text):
+        text = text[:begin] + blank(text[begin:end]) + text[end:]
     return text
 
 
@@ -82,6 +108,7 @@ class Crate:
     def __init__(self, root):
         self.sources = {}  # file → its production code
         self.items = {}  # module → names that it defines
+        self.texts = []  # module, file, production code of the module without its children
         self.imports = defaultdict(list)  # module, local name → paths
         self.mentions = []  # module, path as written there, file, line
         self.read((), root, production(root), os.path.dirname(root))
@@ -93,12 +120,15 @@ class Crate:
         for child in re.finditer(r"\bmod\s+(\w+)\s*([;{])", text):
             begin, below = child.end(), f"{folder}/{child[1]}"
             if text[begin - 1] == ";":
-                path = below + (".rs" if os.path.exists(below + ".rs") else "/mod.rs")
+                other = OTHER_FILE.search(text, max(0, child.start() - 200), child.start())
+                path = os.path.join(os.path.dirname(file), other[1]) if other else below + ".rs"
+                path = path if os.path.exists(path) else below + "/mod.rs"
                 self.read(module + (child[1],), path, production(path), below)
             elif text[begin - 1] == "{":  # else it is within an inline module that was read before
                 end = closing(text, begin - 1)
                 self.read(module + (child[1],), file, blank(text[:begin]) + text[begin:end], below)
                 text = text[:begin] + blank(text[begin:end]) + text[end:]
+        self.texts.append((module, file, text))
         items.update(re.findall(r"\b(?:fn|struct|enum|union|trait|type|const|static)\s+(\w+)", text))
         for line in re.finditer(r"\buse\s+([^;]+);", text):
             for name, path in used(line[1]):
