@@ -34,7 +34,7 @@ pub const SMOLLM2: Package = Package {
 };
 
 /// All packages that are known.
-pub static PACKAGES: [Package; 1] = [SMOLLM2];
+static PACKAGES: [Package; 1] = [SMOLLM2];
 
 impl Package {
     /// The package of this model.

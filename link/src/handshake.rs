@@ -7,7 +7,7 @@ use paceline_vocabulary::link::{Hello, ProposalKind, Welcome};
 /// Version of link.proto that this crate speaks.
 pub const VERSION: u32 = 8;
 /// Rows that a drafter's longest block may have, the bonus token included.
-pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
+const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 
 /// A property in which the two sides differ: the reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

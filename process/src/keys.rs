@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 /// Longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 /// A key may be as short as this: shorter ones can be guessed.
-pub const MIN_KEY_BYTES: usize = 16;
+const MIN_KEY_BYTES: usize = 16;
 /// Longest key that is looked at.
 pub const MAX_KEY_BYTES: usize = 512;
 /// Most lines of a file.

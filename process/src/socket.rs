@@ -32,7 +32,7 @@ const BACKLOG: usize = 64;
 pub const STREAM_WINDOW: u32 = 256 << 10;
 /// Most streams at once on one connection between our processes: 256 requests of the gateway with
 /// 16 samples each. Further streams wait at the client until one ends.
-pub const LINK_STREAMS: u32 = 4_096;
+const LINK_STREAMS: u32 = 4_096;
 /// Largest window of HTTP/2 (RFC 9113, section 6.9.1).
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 

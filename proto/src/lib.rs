@@ -71,11 +71,8 @@ pub mod smg {
 /// the order. Programs need not send it.
 pub const ORDER_SOURCE: &str = "paceline-order-source";
 
-/// Digest of the messages between our own processes: see `wire_hash.rs`.
-pub const WIRE_HASH: &str = env!("PACELINE_WIRE_HASH");
-
-/// Version of the program and [`WIRE_HASH`]: `0.1.0+0123456789abcdef`. A supervisor takes over only
-/// workers of its own build.
+/// Version of the program, and digest of the messages between our own processes (`wire_hash.rs`):
+/// `0.1.0+0123456789abcdef`. A supervisor takes over only workers of its own build.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("PACELINE_WIRE_HASH"));
 
 /// Encoded `FileDescriptorSet` of every .proto file here.

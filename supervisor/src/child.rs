@@ -26,7 +26,7 @@ use tokio::process::{Child, Command};
 /// Environment variable that names another program to start as the target: for tests of faults.
 pub const TARGET_BIN: &str = "PACELINE_TARGET_BIN";
 /// Environment variable that names another program to start as the drafter.
-pub const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
+const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
 
 /// Bytes of a worker's log at which it is set aside.
 const LOG_BYTES: u64 = 8 << 20;

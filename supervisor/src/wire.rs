@@ -48,7 +48,7 @@ fn kv_use(message: internal::KvUse) -> KvUse {
 }
 
 /// A target's report of its newest link. A phase that is not specified means that there is no link.
-pub fn link_report(message: internal::LinkReport) -> LinkReport {
+fn link_report(message: internal::LinkReport) -> LinkReport {
     LinkReport {
         generation: message.generation,
         phase: LinkPhase::try_from(message.phase()).unwrap_or(LinkPhase::Absent),

@@ -8,7 +8,7 @@ use paceline_proto::v1::{ProcessStatus, RouteCount, Speculation, StatusResponse}
 use paceline_vocabulary::Millis;
 
 /// Time that the snapshots cover.
-pub const WINDOW_MS: u64 = 60_000;
+const WINDOW_MS: u64 = 60_000;
 /// Most snapshots of the window: twice as many as the interval between two gives.
 const MOST_SAMPLES: usize = 120;
 

@@ -25,7 +25,7 @@ use crate::settings::Settings;
 /// Time from the failure of a target for stranded memory to the end of the service. Meanwhile
 /// clients and `paceline status` get the reason, and an operator can start the target all the same.
 /// As long as a drain.
-pub const STRANDED_STAY_MS: u64 = 30_000;
+const STRANDED_STAY_MS: u64 = 30_000;
 
 /// Where the service stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

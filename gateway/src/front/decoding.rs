@@ -11,7 +11,7 @@ use crate::turns::seats::Seats;
 pub const LARGE_BYTES: usize = 64 << 10;
 /// Bytes of a message above which it is huge: its decoding takes a tenth of a second and more. Huge
 /// messages have seats of their own, so that no shorter one waits for them.
-pub const HUGE_BYTES: usize = 1 << 20;
+const HUGE_BYTES: usize = 1 << 20;
 
 /// The seats of large messages that are decoded and checked.
 #[derive(Clone, Debug)]

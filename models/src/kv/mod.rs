@@ -455,7 +455,8 @@ impl KvStore {
     }
 
     /// Gives `to`, a new sequence, a copy of the first `length` rows of `from`. With recurrent
-    /// layers only of all its rows, because a state is that of the last row.
+    /// layers only of all its rows, because a state is that of the last row. No request needs a
+    /// copy: this is for tests and examples.
     ///
     /// # Errors
     /// `from` has fewer rows, or `to` is known already; recurrent layers have no such state, or

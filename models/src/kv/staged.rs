@@ -68,7 +68,7 @@ impl KvStore {
         Some(*built)
     }
 
-    /// Whether rows are staged.
+    /// Whether rows are staged. For tests, also those of the target worker.
     pub fn has_staged(&self) -> bool {
         self.staged.is_some()
     }

@@ -1,4 +1,4 @@
-//! What tests and reports ask of MLX's graph. Debug builds and the feature `test-graph` have it.
+//! For tests and reports: the graph of MLX. Debug builds and the feature `test-graph` have it.
 //!
 //! `PACELINE_TEST_GRAPH` chooses the graph of a process:
 //!

@@ -22,11 +22,6 @@ pub struct ModelName {
 pub struct NameError(String);
 
 impl ModelName {
-    /// The organisation or user.
-    pub fn org(&self) -> &str {
-        &self.org
-    }
-
     /// The model of that organisation.
     pub fn name(&self) -> &str {
         &self.name

@@ -19,7 +19,7 @@ use crate::{platform, task};
 /// Interval between two checks of the size of a process's own log.
 const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// A process's own log is shortened above this size.
-pub const OWN_LOG_BYTES: u64 = 8 << 20;
+const OWN_LOG_BYTES: u64 = 8 << 20;
 
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {

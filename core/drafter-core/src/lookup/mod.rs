@@ -67,7 +67,7 @@ impl LookupSession {
         self.start + self.text.len() as u32
     }
 
-    /// Tokens that are searched.
+    /// Tokens that are searched. For tests and the benchmark.
     pub fn n_tokens(&self) -> usize {
         self.text.len()
     }

@@ -565,7 +565,8 @@ impl Drafters {
     }
 
     /// Slot of the drafter that serves, or would.
-    pub fn current_slot(&self) -> WorkerSlot {
+    #[cfg(test)]
+    pub(crate) fn current_slot(&self) -> WorkerSlot {
         self.current
     }
 

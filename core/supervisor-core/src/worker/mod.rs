@@ -100,7 +100,6 @@ pub struct Worker {
     retired: bool,
     /// No epoch follows by itself: an unexpected end is final.
     once: bool,
-    surprises: u64,
 }
 
 impl Worker {
@@ -124,7 +123,6 @@ impl Worker {
             last_epoch: Epoch(0),
             retired: false,
             once: false,
-            surprises: 0,
         }
     }
 
@@ -284,8 +282,7 @@ impl Worker {
         }
     }
 
-    fn surprise(&mut self, event: &Event, out: &mut Vec<Action>) {
-        self.surprises += 1;
+    fn surprise(&self, event: &Event, out: &mut Vec<Action>) {
         out.push(Action::Surprise { phase: self.phase.name(), event: event.name() });
     }
 
@@ -577,10 +574,5 @@ impl Worker {
     /// Starts nobody asked for.
     pub fn restarts(&self) -> u32 {
         self.restarts
-    }
-
-    /// Events that meant nothing where they came.
-    pub fn surprises(&self) -> u64 {
-        self.surprises
     }
 }

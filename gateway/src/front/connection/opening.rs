@@ -22,7 +22,7 @@ use crate::lock::lock;
 /// Time for the TLS handshake and the first bytes together.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most connections that open at once, of all listeners.
-pub const MAX_OPENINGS: usize = 256;
+const MAX_OPENINGS: usize = 256;
 /// First bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

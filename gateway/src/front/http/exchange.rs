@@ -42,7 +42,7 @@ use crate::inference::request::Request;
 use crate::inference::{Inference, RequestContext, Sender, Served};
 
 /// Header with the lane of an answer that is not streamed.
-pub const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
+const LANE: HeaderName = HeaderName::from_static("x-paceline-lane");
 /// Asks nginx not to collect a stream before it is passed on.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 

@@ -102,7 +102,8 @@ impl Span {
     }
 
     /// Whether anything is recorded.
-    pub fn is_recorded(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_recorded(&self) -> bool {
         self.0.is_some()
     }
 

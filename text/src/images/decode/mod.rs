@@ -14,7 +14,7 @@ use super::container::{self, Header, Kind};
 use super::{BadImage, Size};
 
 /// Pixels of an image's side, at most.
-pub const MAX_SIDE: u32 = 8192;
+const MAX_SIDE: u32 = 8192;
 
 /// Bounds of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

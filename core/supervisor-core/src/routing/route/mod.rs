@@ -9,7 +9,7 @@ use super::policy::Policy;
 /// Requests at once that may draft, until it is measured how far speculation pays.
 pub const PRIOR_CONCURRENT: u32 = 4;
 /// Tokens of context likewise: the length published drafters were trained at.
-pub const PRIOR_CONTEXT: u32 = 4_096;
+const PRIOR_CONTEXT: u32 = 4_096;
 /// Steps after which a bucket's figure counts as measured: fewer are a few seconds of one request.
 pub const MEASURED_STEPS: u64 = 64;
 
@@ -18,7 +18,7 @@ pub const MEASURED_STEPS: u64 = 64;
 /// the best text gains less than the 2 % at which the target begins to draft, the bound is not
 /// reached. If one kind gains more, it is reached. So no request is denied drafts that could pay,
 /// and rounding of the 13 shares (one bit above 1) is no gain.
-pub const LEAST_GAIN: f64 = 1.000_1;
+const LEAST_GAIN: f64 = 1.000_1;
 
 /// The drafter as routing knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::service_report::orders::{OrderReport, RestartedProcess, ServiceOrder};
 
 /// Header of an order with the token of its session.
-pub const ORDER_TOKEN: HeaderName = HeaderName::from_static("x-paceline-order-token");
+const ORDER_TOKEN: HeaderName = HeaderName::from_static("x-paceline-order-token");
 /// Longest body of an order: a path of a model may have 4,096 bytes, each written as six.
 const MAX_BODY_BYTES: u64 = 32 << 10;
 /// Longest path of a model: `PATH_MAX` of Linux.
