@@ -1,5 +1,5 @@
 #!/bin/sh
-# Kills, freezes and restarts processes of a service under clients that go on, for so many minutes and by this seed.
+# Kills, freezes and restarts processes of a service under clients that go on, for MINUTES minutes and by SEED.
 # chaos.sh MINUTES SEED
 set -eu
 . "$(dirname -- "$0")/lib.sh"

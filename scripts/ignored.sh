@@ -4,7 +4,7 @@
 #   more: ...      runs in make test-more and make soak
 #   soak: ...      runs in make soak alone
 #   needs ...      needs a checkpoint or a device that no recipe has
-#   by hand: ...   writes a file, or prints what somebody reads
+#   by hand: ...   writes a file, or prints a table for a person
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 

@@ -53,7 +53,7 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
                     && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 0.0)),
                 "{speeds:?}"
             );
-            // Two runs of eight requests, there and back.
+            // Two runs of eight requests, each in both orders.
             assert_eq!(figure(&object, row, mode, "answers"), 32);
             assert_eq!(figure(&object, row, mode, "waited"), 0);
         }

@@ -125,7 +125,7 @@ fn endless() -> String {
     body.to_string()
 }
 
-/// Reads streams, one after another, for so long: the pauses between their events, in microseconds.
+/// Reads streams, one after another, until `until_ns`. The pauses between their events, in µs.
 /// A slow one reads some bytes and then nothing for a while.
 fn read_streams(address: &str, until_ns: i64, slow: bool, begun: &AtomicU32) -> Vec<u64> {
     let mut gaps = vec![];

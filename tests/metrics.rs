@@ -174,7 +174,7 @@ fn every_metric_of_the_handbook_moves() {
         scrape.sum(ready) == 1.0 && scrape.sum("paceline_can_serve") == 1.0
     });
 
-    // On a busy machine the next target may be there before anybody looks.
+    // On a busy machine the next target may be there before a scrape.
     assert!(stack.paceline(&["drain"], "").status.success());
     watcher.until("a drained service", |scrape| scrape.sum("paceline_can_serve") == 0.0);
     assert!(stack.paceline(&["drain", "--undo"], "").status.success());

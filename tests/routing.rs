@@ -10,7 +10,7 @@ use paceline_tests::prompts::{prompts, reference, same_but_near_ties, some_of_ea
 use paceline_tests::{Stack, continue_ids, programs, wait};
 use serde_json::Value;
 
-/// Which target it is, and when it read its weights.
+/// The target's process, and when it read its weights.
 fn target(stack: &Stack) -> (Value, Value) {
     let status = stack.status().expect("it answers");
     (status["target"]["pid"].clone(), status["target"]["weights_loaded_at"].clone())

@@ -275,8 +275,8 @@ fn streams_continue_during_a_long_prefill() {
     stack.stop();
 }
 
-/// Eight requests at once, of which every second hangs up somewhere; what of them came to its end
-/// is held against the plain answers. Drafted, as far as the target thinks it pays.
+/// Eight requests at once, of which every second hangs up somewhere. The others are held
+/// against the plain answers. Drafted, as far as the target thinks it pays.
 fn eight_of_which_four_hang_up(
     stack: &Stack,
     asks: &[Ask],

@@ -62,7 +62,7 @@ pub struct BenchArgs {
     /// The same; the second turn finds its conversation in the prefix cache
     #[arg(long, conflicts_with_all = ["sweep", "contexts", "kinds", "prompts", "concurrency"])]
     pub session: bool,
-    /// One stream, a burst of so many requests at once, then one stream again: how soon and how
+    /// One stream, a burst of this many requests at once, then one stream again: how soon and how
     /// completely its speed is back; without numbers 8
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', num_args = 0..=1)]
     #[arg(default_missing_value = "8", value_parser = clap::value_parser!(u32).range(2..=64))]
@@ -89,7 +89,7 @@ pub struct BenchArgs {
     #[arg(conflicts_with_all = ["sweep", "contexts", "clean", "session", "burst", "tables", "roofline", "kinds"])]
     #[arg(conflicts_with_all = ["prompts", "lengths", "concurrency", "max_tokens", "drafter"])]
     pub images: bool,
-    /// Runs, each of which measures everything once, of a sweep there and back; an interval and a
+    /// Runs, each of which measures everything once, of a sweep in both orders; an interval and a
     /// verdict need 6. Without it 3 for lanes, --contexts, --clean, --session and --burst, else 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: Option<u32>,

@@ -50,7 +50,7 @@ mod sgemm;
 #[cfg(target_os = "linux")]
 pub use sgemm::cblas_sgemm;
 
-/// Which keys a row attends to.
+/// The keys that a row attends to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowKeys {
     /// The slot in which they lie.

@@ -254,7 +254,7 @@ pub fn gated_by<'a>(
 
 /// In place: cap · tanh(x / cap).
 pub fn softcap(x: &mut [f32], cap: f32) {
-    /// Logits of one row are given to all threads in parts of so many.
+    /// Logits of one part. The parts of a row are given to all threads.
     const PART: usize = 4096;
     let capped = |x: &mut [f32]| x.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
     let (parts, rest) = x.split_at_mut(x.len() / PART * PART);

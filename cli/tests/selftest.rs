@@ -41,8 +41,8 @@ impl Scene {
         );
         for (name, script) in [("supervisor", supervisor), ("gateway", WAIT_FOR_TERM)] {
             let (pids, place) = (scene.path("pids"), scene.path("place"));
-            // Only the supervisor, which none of these tests stops early, and first: whoever finds
-            // its pid finds the place too.
+            // Only the supervisor, which none of these tests stops early, and first: a test that
+            // finds its pid finds the place too.
             let place = if name == "supervisor" {
                 format!("echo \"$PACELINE_SUPERVISOR__RUNTIME_DIR\" > {place:?}; ")
             } else {

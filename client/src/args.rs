@@ -27,7 +27,7 @@ pub struct ServiceArgs {
     /// the system's with --address
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the
+    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: every user of the
     /// machine could read it
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

@@ -15,7 +15,7 @@ use paceline_proto::v1::{ChatRequest, CountTokensRequest, GenerateRequest, Gener
 use paceline_text::images::ReservedTokens;
 use prost::{Message, Name};
 
-/// Decodes and encodes there and back.
+/// Decodes a message, encodes it, and decodes the result.
 fn message<M: Message + Name + Default>(wire: &[u8]) -> Option<M> {
     match decode::<M>(wire.to_vec().into()) {
         Ok(message) => {

@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 pub struct SharedAnswer<T> {
     clock: Clock,
     max_age: Duration,
-    /// The last answer, and when it came. The lock is held while the question is open, so whoever
-    /// asks meanwhile gets its answer.
+    /// The last answer, and when it came. The lock is held while the question is open, so a
+    /// caller that asks meanwhile gets its answer.
     last: Mutex<Option<(Millis, T)>>,
 }
 

@@ -280,7 +280,7 @@ async fn is_well(program: &Program) {
     assert!(most <= MAX_MEMORY, "expected at most 300 MiB, found {} MiB", most >> 20);
 }
 
-/// Which of the extreme numbers are tried.
+/// The extreme numbers that are tried.
 #[derive(Clone, Copy, Debug)]
 enum Share {
     /// One for each path of the code, a tenth of them at least.

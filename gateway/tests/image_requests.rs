@@ -1,4 +1,4 @@
-//! Images through the gateway: what is submitted for them, what becomes of their files, what is
+//! Images through the gateway: what is submitted for them, what happens to their files, what is
 //! refused and how.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -392,7 +392,7 @@ async fn a_text_that_spells_the_placeholder_is_ordinary_text() {
 }
 
 #[tokio::test]
-async fn the_oldest_images_give_way_to_new_ones() {
+async fn new_images_replace_the_oldest_ones() {
     let (stage, mut fake, _attachment) = Stage::seeing(|_| {}).await;
     let client = HttpClient::new(stage.http);
     let url = data_url("up.png");

@@ -1,5 +1,5 @@
-//! Orders of the status page over real sockets: whose are taken, what is refused, and what becomes
-//! of them. The buttons are pressed in `tests/status_page.rs`.
+//! Orders of the status page over real sockets: whose are taken, what is refused, and what they
+//! change. The buttons are pressed in `tests/status_page.rs`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! CountTokens and GetModel, and what becomes of a gateway while it counts large texts.
+//! CountTokens and GetModel, and the state of a gateway while it counts large texts.
 
 use std::time::{Duration, Instant};
 

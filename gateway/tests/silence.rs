@@ -14,7 +14,7 @@ use crate::stage::exchange::Exchange;
 use crate::stage::supervisor::Submission;
 use crate::stage::within;
 
-/// Short, so that a stream is silent for so long before the test lets its first token come.
+/// Short, so that a stream is silent for this time before the test lets its first token come.
 const KEEP_ALIVE: Duration = Duration::from_millis(1);
 
 /// A stream that got its headers before its first token.

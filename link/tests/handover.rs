@@ -230,7 +230,7 @@ fn a_removed_socket_is_bound_again() {
     assert!(!worker.path.exists(), "the socket is left");
 }
 
-/// Whoever hands over does not wait for ever: not for an answer, not for room in the backlog.
+/// A process that hands over has bounds: on the wait for an answer, and for room in the backlog.
 fn callers_are_bounded() {
     let dir =
         tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");

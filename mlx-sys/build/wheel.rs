@@ -217,7 +217,7 @@ pub fn install(
     })?;
     date_back(&unpacked.join("mlx/lib").join(library))?;
     match fs::rename(&unpacked, &home) {
-        // Somebody else's build was first: same checksum, same content.
+        // Another build was first: same checksum, same content.
         Err(_) if home.is_dir() => {}
         Err(cause) => {
             return Err(format!("cannot move the unpacked MLX to {}: {cause}", home.display()));

@@ -57,7 +57,7 @@ pub fn choose(choice: ProductsChoice) -> Result<Products, ProductsError> {
     Ok(products)
 }
 
-/// The choice for a target with so many bytes of quantized numbers, from now on.
+/// The choice for a target with `bytes` bytes of quantized numbers, from now on.
 pub(crate) fn for_target(bytes: u64) -> Products {
     if AUTO.load(Ordering::Relaxed) {
         INTEGER.store(bytes >= SMALL, Ordering::Relaxed);

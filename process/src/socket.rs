@@ -46,7 +46,7 @@ pub const fn connection_window(streams: u32) -> u32 {
 
 /// A server for the Unix socket of one of our processes, with at most as many streams as its
 /// connection window covers. All of them may be reset before the server comes to accept them, as
-/// after a crowd of clients hung up: by default 20 of those would close the connection of everybody.
+/// after a crowd of clients hung up: by default 20 of those would close the whole connection.
 pub fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)

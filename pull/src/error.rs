@@ -45,7 +45,7 @@ pub(crate) enum PullError {
     /// An answer, a file or a model that cannot be used.
     #[error("{0}")]
     Unusable(String),
-    /// There is not enough space for so many bytes, in words.
+    /// The file system has less space than needed, both in words.
     #[error("{}: expected room for {needed} more, found {free}; make room, or set XDG_CACHE_HOME to another file system", place.display())]
     Space { place: PathBuf, needed: String, free: String },
     /// A write failed because the disk is full.

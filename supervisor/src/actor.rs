@@ -255,7 +255,7 @@ impl<H: Host> Actor<H> {
             Mail::Reported { attachment, report } => Event::Reported { attachment, report },
             Mail::Detached { attachment } => Event::Detached { attachment },
             Mail::Target { reply } => {
-                // Here and below: whoever asked may be gone.
+                // Here and below: the caller may be gone.
                 let _ = reply.send(self.clients.get(&WorkerId::Target).map(WorkerClient::access));
                 return None;
             }

@@ -60,7 +60,7 @@ impl ActorHandle {
         Self { mail, ends, broadcasts, events, numbers, term, clock, queue_wait_ms: 0 }
     }
 
-    /// A request waits for the compiler of grammars at most so long.
+    /// A request waits for the compiler of grammars for at most this time.
     pub(crate) fn waiting_at_most(self, queue_wait_ms: u64) -> Self {
         Self { queue_wait_ms, ..self }
     }

@@ -83,7 +83,7 @@ pub struct Services {
 
 impl Services {
     /// Services that send everything to this actor. Without a planner the target cannot be swapped,
-    /// without a desk settings are neither shown nor changed.
+    /// without a [`SettingsDesk`] settings are neither shown nor changed.
     pub fn new(
         handle: ActorHandle,
         planner: Option<TargetPlanner>,

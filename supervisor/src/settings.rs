@@ -38,7 +38,7 @@ pub struct SettingsDesk {
 }
 
 impl SettingsDesk {
-    /// A desk for the configuration that this flag names, or that is found without one.
+    /// Settings of the configuration that this flag names, or that is found without one.
     pub fn new(flag: Option<PathBuf>) -> Self {
         Self { flag, turn: Arc::default() }
     }

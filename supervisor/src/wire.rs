@@ -74,7 +74,7 @@ pub fn gateway_report(message: internal::GatewayReport) -> GatewayReport {
 /// A worker's answer to the question what it serves.
 #[derive(Clone, Debug)]
 pub struct DescribedWorker {
-    /// Which process it claims to be.
+    /// The process that it claims to be.
     pub claim: WorkerClaim,
     /// Description of the model that it serves.
     pub description: WorkerDescription,

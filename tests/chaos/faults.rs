@@ -15,7 +15,7 @@ pub enum Fault {
     Kill(Process),
     /// The process is stopped, as if it hung.
     Freeze(Process),
-    /// The process is asked to end, by somebody who is not its supervisor.
+    /// The process is asked to end, by a signal that its supervisor did not send.
     Terminate(Process),
     /// An operator restarts the process.
     Restart(Process),

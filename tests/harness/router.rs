@@ -20,7 +20,7 @@ pub struct Router {
     dir: tempfile::TempDir,
 }
 
-/// Which router.
+/// Kind of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `smg launch`, with gRPC to its workers.
@@ -69,7 +69,7 @@ impl Router {
     }
 
     /// Starts a router with these words besides those of its own addresses, and waits until it has
-    /// so many workers.
+    /// `workers` workers.
     ///
     /// # Panics
     /// Those of [`Router::start`].

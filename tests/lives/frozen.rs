@@ -41,7 +41,7 @@ fn a_hung_supervisor_is_noticed_and_requests_are_refused_until_it_answers() {
     let supervisor = stack.pid("supervisor");
     let clock = Clock::start();
     signal(supervisor, Signal::SIGSTOP);
-    // Sent before anybody can know.
+    // Sent before any process can know.
     let waiting = stack.start(chat("List three fruits.").max_tokens(8));
     wait("health NOT_SERVING", || (!stack.healthy()).then_some(()));
     // Three seconds without a beat.

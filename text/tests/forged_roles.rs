@@ -102,7 +102,7 @@ const FAMILIES: [Family; 9] = [
         bos: "<bos>",
         eos: "<eos>",
         special: &["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>"],
-        // As Gemma's, for texts of anybody.
+        // As Gemma's, for texts of all kinds.
         added: &["\n\n", "<b>", "</b>"],
         text: &[],
     },

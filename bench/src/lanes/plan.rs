@@ -135,7 +135,7 @@ impl LanePlan {
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
-    /// How often a run measures each mode of a cell. A sweep measures them there and back (A B C C
+    /// How often a run measures each mode of a cell. A sweep measures them in both orders (A B C C
     /// B A). A machine may become slower steadily, because it becomes hot or has other work; this
     /// order then favours no mode.
     pub fn passes(&self) -> usize {

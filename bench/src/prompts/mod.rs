@@ -57,7 +57,7 @@ pub struct PromptSet {
     use_of: UseOfPrompts,
 }
 
-/// Which prompts of a set a measurement sends.
+/// The prompts of a set that a measurement sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UseOfPrompts {
     /// Enough of them to keep all streams busy.

@@ -146,7 +146,7 @@ impl<'a> QuantizedMatrix<'a> {
     }
 
     /// # Panics
-    /// Parts of so many rows would begin in the middle of a tile.
+    /// Parts of `rows` rows would begin in the middle of a tile.
     pub(crate) fn check_parts(&self, rows: usize) {
         let fits = !self.tiles || arrange::can_be(rows);
         assert!(fits, "expected parts of whole tiles of an arranged matrix, found {rows} rows");

@@ -118,7 +118,7 @@ impl<'a> Module<'a> {
         };
         let groups = columns / GROUP;
         vec![
-            // 32 values of so many bits are as many words of 32 bits.
+            // 32 values of `bits` bits are `bits` words of 32 bits.
             ("weight", "U32", vec![rows, groups * bits], 4),
             ("scales", "F16", vec![rows, groups], 2),
             ("biases", "F16", vec![rows, groups], 2),

@@ -96,7 +96,7 @@ async fn serve(mut loaded: Loaded, offline: bool, screen: &mut Screen) -> Result
     let unusable = |error: RuntimeDirError| refuse(error.exit(), chain(&error));
     let mut signals = Signals::interactive()
         .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
-    // Whoever starts us for a time of their own (the self-test) is not outlived by us.
+    // A program that starts us for a while (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     match fetch_missing(&loaded, offline, screen, async || signals.next().await).await {
         Ok(unfetched) => {
@@ -413,7 +413,7 @@ impl Shell<'_> {
                     0 => "now".to_owned(),
                     _ => format!("in {:.2} s", pause_ms as f64 / 1e3),
                 };
-                // A process that somebody else ended has said nothing about it. One that aborts has.
+                // A process that a signal from outside ended logged no reason. One that aborts did.
                 let words = match end {
                     ChildEnd::Signal(signal) if KILLED.contains(&signal) => String::new(),
                     _ => self.last_words(member),

@@ -11,7 +11,7 @@ use super::member::{BOTH, Member};
 
 /// Interval at which this process has to run to count time.
 const TICK_MS: u64 = 1_000;
-/// A tick that comes so much too late means that this process was not run.
+/// A tick that comes later than this means that this process was not run.
 const LATE_MS: u64 = 1_000;
 /// Time for the first beat after a start, as `TimeoutStartSec` of the units in deploy/.
 const START_MS: u64 = 60_000;
@@ -19,7 +19,7 @@ const START_MS: u64 = 60_000;
 /// The beats of both children.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// A child without a beat for so long is frozen.
+    /// A child without a beat for this time is frozen.
     period_ms: u64,
     /// When this process last ran.
     ran: Millis,

@@ -1,4 +1,4 @@
-//! Decides what becomes of each file: written, left as it is, removed, or in the way.
+//! Decides what happens to each file: written, left as it is, removed, or in the way.
 
 use std::path::PathBuf;
 

@@ -143,8 +143,8 @@ mod tests {
         RouteCount { lane, reason, requests }
     }
 
-    /// A snapshot of the target's life `epoch` after so many cycles of four drafted tokens, three
-    /// of them accepted, and as many requests.
+    /// A snapshot of the target's life `epoch` after `cycles` cycles of four drafted tokens,
+    /// three of them accepted, and as many requests.
     fn after(epoch: u64, cycles: u64) -> StatusResponse {
         let speculation = Speculation { cycles, drafted: 4 * cycles, accepted: 3 * cycles };
         let link = LinkStatus { speculation: Some(speculation), ..Default::default() };

@@ -26,7 +26,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Past events that are read: enough to know whether the service was drained.
 const PAST_EVENTS: u32 = 1_000;
 
-/// Which service: the configuration file, as the flag names it.
+/// The configuration file of the service, as the flag names it.
 pub type ConfigFile = Option<PathBuf>;
 
 /// One snapshot.

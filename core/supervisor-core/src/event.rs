@@ -46,7 +46,7 @@ pub enum Event {
     Reported { attachment: u64, report: GatewayReport },
     /// The gateway's stream ended.
     Detached { attachment: u64 },
-    /// Somebody asked the service to stop: the first time it drains, the second time it aborts, the
+    /// The service was asked to stop: the first time it drains, the second time it aborts, the
     /// third time it kills.
     StopAsked,
     /// The process that started the supervisor is gone.

@@ -63,7 +63,7 @@ impl ServicePhase {
 /// Event that the service receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody asked the service to stop: the first time it drains, the second time it aborts, the
+    /// The service was asked to stop: the first time it drains, the second time it aborts, the
     /// third time it kills.
     StopAsked,
     /// The process that started the supervisor is gone.

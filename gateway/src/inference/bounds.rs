@@ -11,7 +11,7 @@ pub const MAX_SAMPLES: u32 = 16;
 pub const MAX_PROMPTS: u32 = 128;
 /// Most stop strings of one request.
 const MAX_STOPS: usize = 16;
-/// Most bytes of a stop string: so much text may be held back.
+/// Most bytes of a stop string, and of the text that is held back for it.
 const MAX_STOP_BYTES: usize = 256;
 
 /// How many samples a request asks for, from 1 to [`MAX_SAMPLES`]. What a request needs once for

@@ -23,7 +23,7 @@ pub const MAX_LOGPROBS: u32 = 20;
 /// Parameters of a request besides its prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationParams {
-    /// Which model; empty means the served one.
+    /// Name of the model; empty means the served one.
     pub model: String,
     /// How tokens are chosen, as far as the client sets it.
     pub sampling: SamplingWish,

@@ -27,7 +27,7 @@ struct AnswerIds {
 }
 
 impl TextLog {
-    /// Logs the prompt of a request with so many samples.
+    /// Logs the prompt of a request with `samples` samples.
     pub(super) fn begin(generation: &Generation, samples: usize, language: &Arc<Language>) -> Self {
         let ids = &generation.prompt_ids;
         let log = Self {

@@ -1,5 +1,5 @@
 //! Images that are made to do harm, and the words that their refusal must have. Made here, byte
-//! by byte, so that the repository holds none that somebody's viewer could open.
+//! by byte, so that the repository holds none that a viewer could open.
 
 use std::io::Write as _;
 

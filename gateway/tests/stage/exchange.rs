@@ -69,7 +69,7 @@ impl Exchange {
         Self::keeping_alive(KEEP_ALIVE).await
     }
 
-    /// With a keep-alive after so long without an event.
+    /// With a keep-alive after this time without an event.
     pub async fn keeping_alive(keep_alive: Duration) -> Self {
         Self::of("qwen3.jinja", keep_alive).await
     }

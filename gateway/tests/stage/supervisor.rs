@@ -64,7 +64,7 @@ impl Fake {
         within(self.submissions.recv()).await.expect("a submission")
     }
 
-    /// Dies; nothing is said to anybody. Its socket is free when this returns: the next one binds
+    /// Dies, and reports it to no process. Its socket is free when this returns: the next one binds
     /// it.
     pub fn kill(mut self) {
         let runtime = self.runtime.take().expect("alive");

@@ -90,7 +90,7 @@ fn tokens() -> DraftTokens {
 }
 
 #[test]
-fn every_frame_survives_the_way_there_and_back() {
+fn every_frame_survives_encoding_and_decoding() {
     let shapes = vec![DraftShape { session: 1, position: 4, rows: 3 }];
     let hidden = Drafts::Hidden { shapes, rows: Some(tensor()) };
     let proposal = |drafts| Frame::Proposal(Proposal { round: 9, drafts });

@@ -24,7 +24,7 @@ pub(super) struct Chains {
     chains: Vec<Chain>,
     /// Drafts are ids below this one.
     id_limit: u32,
-    /// For each place in the blocks the drafts at it, of the chains that are so long, in their
+    /// For each place in the blocks the drafts at it, of the chains that reach it, in their
     /// order.
     chosen: Vec<DraftedIds>,
 }

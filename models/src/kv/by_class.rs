@@ -31,7 +31,7 @@ const ROWS_OF_FLOAT32: i32 = 3;
 /// spread over them, in every layer. The kernel for more rows reads a mask by its strides.
 const VECTOR_ROWS: i32 = 8;
 
-/// Which calls a read takes.
+/// The calls that a read takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallForm {
     /// Whether a call of one sequence is told "causal".

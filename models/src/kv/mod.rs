@@ -428,7 +428,7 @@ impl KvStore {
 
     /// After a step: the sequence has `length` rows, all rows after them are dropped. A model with
     /// recurrent layers can drop only rows that the step's segment named as drafted, or all rows
-    /// that the sequence has; one with windows only so many that the windows are still there.
+    /// that the sequence has; one with windows only as many as leave the windows complete.
     ///
     /// # Errors
     /// An unknown sequence, more rows than it has room for, or rows that cannot be dropped.

@@ -81,7 +81,7 @@ impl Reach {
     }
 }
 
-/// Which keys a layer's rows attend to.
+/// The keys that a layer's rows attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Causality {
     /// Most positions before a row that it attends to, its own included; `None` means all.
@@ -92,7 +92,7 @@ pub(super) struct Causality {
 /// Queries of a layer, as far as its calls depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryKind {
-    /// Which keys a row attends to.
+    /// The keys that a row attends to.
     pub(super) causality: Causality,
     /// Positions that a slot keeps.
     pub(super) kept: i32,

@@ -16,7 +16,7 @@ pub(crate) type VisibleKeys = Arc<[RowKeys]>;
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "MLX computes there"))]
 pub(crate) struct RowWrite {
-    /// Which of the new rows.
+    /// Index among the new rows.
     pub(crate) row: usize,
     /// The slot of its sequence.
     pub(crate) slot: usize,

@@ -9,7 +9,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use crate::error::Result;
 
 /// Neighbouring heads of `rows` `[R, H, D]`: a projection's queries, keys or values. They become an
-/// array of their own only where somebody needs one.
+/// array of their own only where an operation needs one.
 #[derive(Clone, Debug)]
 pub struct HeadRows<'a> {
     pub(crate) rows: &'a Array,
@@ -44,7 +44,7 @@ impl<'a> From<&'a Array> for HeadRows<'a> {
     }
 }
 
-/// Which heads of a row are turned, in the order in which they come out.
+/// The heads of a row that are turned, in the order in which they come out.
 #[derive(Clone, Debug)]
 pub(crate) enum TurnedHeads {
     /// This many heads, from the first on.

@@ -54,7 +54,7 @@ pub struct RowRule<'a> {
     pub stop_ids: &'a [u32],
     /// See `stop_ids`; 0 is off.
     pub min_tokens: u32,
-    /// Which noise.
+    /// Key of the noise.
     pub noise: NoiseKey,
     /// Index of the token to choose in the sequence of ids.
     pub position: u32,

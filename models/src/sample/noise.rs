@@ -24,7 +24,7 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Which noise a sample of a request uses.
+/// The noise that a sample of a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoiseKey {
     /// The request's seed.

@@ -12,7 +12,7 @@ fn order(row: &[f32]) -> impl Fn(&u32, &u32) -> std::cmp::Ordering + '_ {
     |a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b))
 }
 
-/// Which ids survive the processors, and how far each is from not doing so.
+/// The ids that pass the processors, and how far each is from failing.
 struct Survivors<'a> {
     row: &'a [f32],
     rule: &'a RowRule<'a>,

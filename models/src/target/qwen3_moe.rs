@@ -7,7 +7,7 @@ use super::sizes::experts;
 use crate::layers::{ExpertMlp, ExpertSizes};
 use crate::load::{ConfigJson, LoadError, Weights};
 
-/// Which layers have experts, and how large they are. Also those of Qwen3-VL's text model.
+/// The layers that have experts, and how large they are. Also those of Qwen3-VL's text model.
 pub(super) struct Config {
     pub(super) dense: qwen3::Config,
     experts: ExpertSizes,

@@ -1,10 +1,10 @@
-//! Which rows an image has in a prompt, and the positions of a sequence's rows for rotary embedding.
+//! The rows of an image in a prompt, and the positions of a sequence's rows for rotary embedding.
 //! Host integers only.
 //!
 //! Text counts on by one on all axes. Qwen2-VL (arXiv 2409.12191, section 2.1) counts an image less
 //! than its rows, HunyuanOCR (`HunYuanVLModel.get_rope_index` in transformers) as many.
 
-/// Which rows an image has in a prompt, and on which axes they stand.
+/// The rows that an image has in a prompt, and the axes on which they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageForm {
     /// One row for each merged patch. The position of each row is its index in the sequence.
@@ -17,7 +17,8 @@ pub enum ImageForm {
 }
 
 impl ImageForm {
-    /// Rows of an image whose merged patches are so many from top to bottom and from left to right.
+    /// Rows of an image with `lines` merged patches from top to bottom and `columns` from left to
+    /// right.
     pub fn rows(self, lines: u32, columns: u32) -> u64 {
         let (lines, columns) = (u64::from(lines), u64::from(columns));
         match self {

@@ -16,8 +16,8 @@ const TOWER: &str = "gemma4-vl-tiny";
 const EXPERTS: &str = "gemma4-vl-moe";
 const EDGE: &str = "gemma4-vl-edge";
 const UNIFIED: &str = "gemma4-unified-tiny";
-/// Which of the two bounds of a checkpoint in [`LOSSES`] is that of an image's rows, and which that
-/// of logits.
+/// Indices into the two bounds of a checkpoint in [`LOSSES`]: that of an image's rows, and that of
+/// logits.
 const ROWS: usize = 0;
 const LOGITS: usize = 1;
 /// Rows of a pass in stores whose slots keep few positions: more than the rows of an image.

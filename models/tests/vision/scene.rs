@@ -219,7 +219,7 @@ impl<'a> Scene<'a> {
         Self::with_most_rows(model, sequences, model.most_rows())
     }
 
-    /// With a store for passes of so many rows.
+    /// With a store for passes of `most_rows` rows.
     pub fn with_most_rows(model: &'a dyn Target, sequences: Vec<Sequence>, most_rows: i32) -> Self {
         let (layers, context) = (model.kv_layers(), model.info().context);
         let mut kv =

@@ -269,7 +269,7 @@ fn one_process_holds_a_lock_at_a_time() {
     let held = dir.lock("supervisor").expect("free");
     let error = dir.lock_within("supervisor", Duration::ZERO).expect_err("taken").to_string();
     assert!(error.contains(&std::process::id().to_string()), "{error}");
-    // Whoever waits for it has it when it is free.
+    // A process that waits for it has it when it is free.
     let waiting = dir.clone();
     let waiter = std::thread::spawn(move || {
         waiting.lock_within("supervisor", Duration::from_secs(30)).map(drop)

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_survives_the_way_there_and_back() {
+    fn a_request_survives_both_conversions() {
         let sent = internal::Generation::from(generation());
         assert_eq!(Generation::try_from(sent), Ok(generation()));
         let sent = internal::Generation { sampling: None, ..generation().into() };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_survive_the_way_there_and_back() {
+    fn tokens_survive_both_conversions() {
         let figures = Figures {
             cached_tokens: 1,
             route: Some(Route { lane: Lane::Speculative, reason: RouteReason::Benefit }),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sampling_parameter_survives_the_way_there_and_back() {
+    fn every_sampling_parameter_survives_both_conversions() {
         let rule = SamplingRule { temperature: 0.5, top_k: 3, ..SamplingRule::GREEDY };
         assert_eq!(SamplingRule::from(&internal::SamplingRule::from(rule)), rule);
         let wish = SamplingWish::from(&v1::Sampling::from(rule));

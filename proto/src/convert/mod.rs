@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_survives_the_way_there_and_back() {
+    fn every_value_survives_both_conversions() {
         for &reason in words::RouteReason::ALL {
             assert_eq!(words::RouteReason::try_from(v1::RouteReason::from(reason)), Ok(reason));
             assert_eq!(v1::RouteReason::from(reason).word(), reason.word());

@@ -20,7 +20,7 @@ pub(super) struct ToolCalls {
 }
 
 /// The rules of tool calls of these tools; `None` for a family whose answers have no calls beside
-/// text that anybody asked for.
+/// text that a client asked for.
 ///
 /// # Errors
 /// Tool calls are forced, or held to a schema, and the family's format does not allow that.

@@ -128,7 +128,7 @@ fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error
     Ok(parts.into_iter().collect())
 }
 
-/// At most so many words. The last one has the rest of the text.
+/// At most `pieces` words. The last one has the rest of the text.
 fn words(text: &str, pieces: usize) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = text.trim_start();

@@ -62,7 +62,7 @@ pub enum BrokenStream {
 /// Facts of a sample that an [`Assembler`] needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AssemblerSettings {
-    /// Which of the request's samples.
+    /// Index of the sample in the request.
     pub sample_index: u32,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,

@@ -125,7 +125,7 @@ const BYTES_OF_LOGPROB: usize = 960;
 /// The next piece of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AnswerEvent {
-    /// Which of the request's samples.
+    /// Index of the sample in the request.
     pub sample_index: u32,
     /// Parts that these tokens complete, in order. Neighbours are of different kinds.
     pub parts: Vec<AnswerPart>,

@@ -175,8 +175,8 @@ pub struct Solo {
     pub logprobs: Vec<TokenLogprobs>,
 }
 
-/// Every way to choose tokens. Prompts have a few tokens, or common first pages, or are so long
-/// that their streams outgrow the smallest place.
+/// Every way to choose tokens. Prompts have a few tokens, or common first pages, or have
+/// streams that outgrow the smallest place.
 pub fn requests(subject: &Subject) -> Vec<Generation> {
     let cases = subject.cases();
     let talk: Vec<u32> = cases
@@ -288,7 +288,7 @@ pub enum Event {
 
 #[derive(Debug)]
 pub struct Planned {
-    /// Which request, and how many tokens of it.
+    /// Index of the request, and how many tokens of it.
     pub solo: usize,
     pub tokens: u32,
     pub scope: &'static str,
@@ -332,7 +332,7 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
     let (mut requests, mut all) = (vec![], 0);
     for _ in 0..count {
         let solo = match dice.roll(4) {
-            // Those that outgrow their place are the ones that have to give way.
+            // Those that outgrow their place are the ones that are preempted.
             0..3 if tight => dice.of(&long),
             // Something in common with the first.
             0..2 => ((beginning + 4 * dice.roll(4)) % solos.len() as u64) as usize,

@@ -176,14 +176,14 @@ pub struct Bounds {
     /// How often each child may be started within `period_ms`: the restart with this number is the
     /// one too many.
     pub restarts: u32,
-    /// Time over which restarts are counted. A child that lasted so long has a full budget again.
+    /// Time over which restarts are counted. A child that ran as long has a full budget again.
     pub period_ms: u64,
     /// Longest pause before a failed supervisor is tried again. It is inside the lease of the
     /// workers, which the next supervisor takes over.
     pub supervisor_retry_ms: u64,
     /// The supervisor, which waits for its workers, is stuck if it takes longer to stop.
     pub supervisor_stop_ms: u64,
-    /// A child without a sign of life for so long is frozen.
+    /// A child without a sign of life for this time is frozen.
     pub frozen_ms: u64,
 }
 
@@ -292,8 +292,8 @@ impl Service {
             return self.stop(exit, now, actions);
         }
         if end == ChildEnd::Code(Exit::Asked as i32) {
-            // Somebody asked it to stop; serving without it makes no sense, and starting it again
-            // is not what they want.
+            // An operator or the system asked it to stop. Serving without it makes no sense, and
+            // starting it again is not what was asked.
             actions.push(Action::Report(Notice::Fatal(member, end)));
             return self.stop(Exit::Asked, now, actions);
         }

@@ -45,7 +45,7 @@ pub struct TargetMemory<'a> {
 /// A request that is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// Which.
+    /// Ticket of the request.
     pub ticket: Ticket,
     /// Summary of the request.
     pub summary: RequestSummary,

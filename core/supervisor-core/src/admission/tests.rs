@@ -456,7 +456,7 @@ fn a_deadline_counts_only_the_waiting_requests_of_its_own_key() {
     let capacity = Capacity { max_sequences: 1, ..capacity() };
     let memory = memory(&capacity);
     let mut admission = admission(64);
-    // A hundred milliseconds between two: so much at least for each of the own key.
+    // A hundred milliseconds between two: at least this for each of the own key.
     let mut now = Millis(0);
     submit_all(&mut admission, 1, &[summary_of(1, 10, 10); 30], &memory);
     for ticket in 1..=10 {

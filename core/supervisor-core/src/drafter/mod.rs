@@ -90,7 +90,7 @@ pub struct DrafterInputs {
     pub failed: Option<Outage>,
     /// The service was not asked to stop.
     pub serving: bool,
-    /// Which requests would use a drafter, and whether there is memory for it.
+    /// The requests that would use a drafter, and whether there is memory for it.
     pub load: DrafterLoad,
 }
 

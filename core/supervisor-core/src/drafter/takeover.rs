@@ -1,5 +1,6 @@
 //! A drafter that an earlier supervisor left. It goes on whatever `drafter.start` says, because
-//! somebody had started it. Until it has described itself, what was wanted without it is kept.
+//! it had been started on purpose. Until it has described itself, what was wanted without it is
+//! kept.
 
 use super::{Drafters, Takeover, Wanted};
 use crate::ids::WorkerSlot;

@@ -18,7 +18,7 @@ pub(crate) enum Standing {
     Gone,
 }
 
-/// Everybody, just before one is admitted.
+/// The requests of all keys, just before one is admitted.
 #[derive(Debug, Default)]
 pub(crate) struct FairnessCheck {
     waiting: BTreeMap<KeyId, BTreeSet<Ticket>>,
@@ -82,8 +82,8 @@ impl FairnessCheck {
         }
     }
 
-    /// Which rules kept another key from coming first: a simulation in which they never do proves
-    /// nothing about them.
+    /// The rules that kept another key from coming first. A simulation in which they never do
+    /// proves nothing about them.
     pub(crate) fn passed(&self, key: KeyId, limit: usize) -> Vec<&'static str> {
         let others: Vec<KeyId> =
             self.waiting.keys().copied().filter(|other| *other != key).collect();

@@ -134,7 +134,7 @@ pub struct Scheduler {
     chunk_us: f64,
     /// Most rows that a step adds to a sequence.
     most_rows: usize,
-    /// Which sequences draft, and how many tokens.
+    /// The sequences that draft, and how many tokens.
     pub speculation: Speculation,
     /// Prompts that the next step leaves out, because they wait for the rows of others.
     pub prefix_waits: BTreeMap<SequenceKey, PrefixWait>,

@@ -7,7 +7,7 @@ use paceline_vocabulary::Reason;
 
 use crate::inference::error::{InferenceError, Result, quoted};
 
-/// Which names are served besides the model's own.
+/// The names that are served besides the model's own.
 #[derive(Clone, Debug)]
 pub struct Aliases {
     /// `gateway.model_aliases`.

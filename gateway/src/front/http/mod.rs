@@ -103,7 +103,7 @@ pub struct HttpFront {
     pub standing: watch::Receiver<Standing>,
     /// Decodes and checks bodies, large ones on threads of their own.
     pub decoding: Decoding,
-    /// Which model names of clients are served.
+    /// The model names of clients that are served.
     pub aliases: Aliases,
     /// The service's state and figures for the status page.
     pub overview: Arc<Overview>,

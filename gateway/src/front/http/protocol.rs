@@ -131,7 +131,7 @@ pub struct DecodeContext<'a> {
     pub served: &'a str,
     /// The request's headers.
     pub headers: &'a HeaderMap,
-    /// Which model names of clients are served.
+    /// The model names of clients that are served.
     pub(super) aliases: &'a Aliases,
     /// The text side of the served model.
     pub(super) language: &'a Arc<Language>,

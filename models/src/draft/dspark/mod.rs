@@ -251,7 +251,7 @@ impl Dspark {
 }
 
 /// Ends each draft before the token that is too improbable. `confidences` has an array for each
-/// place in the blocks, of the drafts that are so long; none if the drafter estimates nothing.
+/// place in the blocks, of the drafts that reach it; none if the drafter estimates nothing.
 fn cut(drafts: &mut [TokenDraft], confidences: &[Array]) -> Result<()> {
     let mut reached = vec![1.0f32; drafts.len()];
     let mut ends: Vec<usize> = drafts.iter().map(|draft| draft.ids.len()).collect();

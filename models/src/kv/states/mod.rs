@@ -55,7 +55,7 @@ struct PassPlan {
     slots: Arc<[SlotRows]>,
     /// Rows that the pass writes on a tape.
     tape_rows: usize,
-    /// Which layers it has advanced.
+    /// Whether it has advanced each layer.
     advanced: Vec<bool>,
 }
 

@@ -33,7 +33,7 @@ const SHORT: Lengths = Lengths { sequence: 40, certain: 4 };
 const LONG: Lengths = Lengths { sequence: 290, certain: 130 };
 
 impl Lengths {
-    /// Whether a sequence of so many rows has room for another pass.
+    /// Whether a sequence of `rows` rows has room for another pass.
     fn have_room(self, rows: i32) -> bool {
         // Two accepted and two rejected rows may come with the certain ones.
         rows < self.sequence - self.certain - 4
@@ -83,7 +83,7 @@ type Found = Vec<Vec<f32>>;
 struct Run {
     store: KvStore,
     rules: [DeltaRule; 2],
-    /// Which rows each sequence has: those of this sequence, in case it was forked.
+    /// The rows that each sequence has: those of this sequence, in case it was forked.
     rows_of: HashMap<u64, u64>,
     /// For random changes.
     lengths: Lengths,

@@ -105,7 +105,7 @@ fn growth_and_copies_keep_the_windows() {
         for _ in 0..13 {
             step(&mut store, &[(0, 17, 3)], false);
         }
-        // There and back: rows are made of a sequence's name.
+        // To another sequence and back: rows are made of a sequence's name.
         for (from, to) in [(0, 7), (7, 0)] {
             let (from, to) = (SequenceId(from), SequenceId(to));
             store.fork(from, to, 221).expect("the window is there");

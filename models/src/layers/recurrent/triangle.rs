@@ -17,7 +17,7 @@ use crate::error::Result;
 /// Rows of a chunk: those of Qwen3.5 in transformers and of its kernels on CUDA.
 pub(super) const CHUNK: i32 = 64;
 
-/// Which numbers of a matrix of a chunk count: 1 where they do, else 0. Each `[1, 64, 64]`.
+/// Masks of a chunk's matrix: 1 where its numbers count, else 0. Each `[1, 64, 64]`.
 pub(super) struct Triangle {
     /// On the diagonal.
     diagonal: Array,

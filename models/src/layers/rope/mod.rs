@@ -26,7 +26,7 @@ pub(crate) struct Rope {
     axes: Option<Vec<usize>>,
 }
 
-/// Which frequencies belong to which of three axes.
+/// The order in which frequencies belong to three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectionOrder {
     /// Frequency j turns by height where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3

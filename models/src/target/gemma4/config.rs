@@ -8,7 +8,7 @@ use crate::target::sizes;
 /// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all
 /// rows before them.
 const KINDS: [&str; 2] = ["sliding_attention", "full_attention"];
-/// Every so many layers one attends to all rows, if the config names no kinds. Source: Gemma 4 in
+/// One of this many layers attends to all rows, if the config names no kinds. Source: Gemma 4 in
 /// transformers.
 const PATTERN: usize = 6;
 /// Most layers. Published checkpoints have up to 60; a list of the kinds of any number of layers

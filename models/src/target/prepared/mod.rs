@@ -17,7 +17,7 @@ use crate::segment::Segment;
 pub struct PreparedStep {
     /// Output of the model.
     pub forward: Forward,
-    /// Which tokens are chosen from it.
+    /// The tokens that are chosen from it.
     pub selection: TokenSelection,
     /// The ids that it reads, if they are not in the graph: [`take_prepared`] writes them.
     pub ids: Option<IdCell>,

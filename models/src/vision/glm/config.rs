@@ -4,7 +4,7 @@ use crate::load::{ConfigJson, LoadError};
 use crate::vision::TextModelSizes;
 use crate::vision::parts::rope_theta;
 
-/// Which towers of the family there are.
+/// The towers of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GlmKind {
     /// GLM-4.1V and its successors: a table of positions.

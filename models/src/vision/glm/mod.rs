@@ -109,7 +109,7 @@ impl Places {
         })
     }
 
-    /// `x` `[places, hidden]` of an image of so many patches → the same shape.
+    /// `x` `[places, hidden]` of an image, a row for each patch → the same shape.
     fn forward(&self, x: &Array, image: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
         let (rows, columns) = (image.rows as i32, image.columns as i32);
         let taken = bicubic::shares(places, rows, columns, self.side);

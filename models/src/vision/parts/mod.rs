@@ -18,7 +18,7 @@ pub(super) use convolution::convolution_as_product;
 pub(super) use patches::{PatchEmbedding, PatchSizes};
 pub(super) use settings::{activation, rope_theta};
 
-/// Which norm rows have, and its eps.
+/// The norm of rows, and its eps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum NormKind {
     /// With the mean taken off, and a bias.

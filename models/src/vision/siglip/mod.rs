@@ -1,6 +1,6 @@
 //! Vision towers built as SigLIP's (arXiv 2303.15343): PaddleOCR-VL's and HunyuanOCR's. Both embed
 //! patches of one frame, add a table of positions that is resampled to the image's grid, and run
-//! blocks of full attention. They differ in the turn of heads and in what becomes of the patches
+//! blocks of full attention. They differ in the turn of heads and in what is done with the patches
 //! afterwards. N patches · H heads · D head_dim.
 
 mod embeddings;

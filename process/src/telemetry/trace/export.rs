@@ -26,8 +26,8 @@ use super::wire;
 
 /// Spans of a message, at most: it stays far below the four mebibytes that collectors take.
 const BATCH_SPANS: usize = 512;
-/// A span waits so long for others at most before it is sent: a person who looks for a request that
-/// has just ended finds it.
+/// Longest time for which a span waits for others before it is sent. A person who looks for a
+/// request that has just ended finds it.
 const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for the collector to take a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);

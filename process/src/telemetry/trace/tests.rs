@@ -22,7 +22,7 @@ fn origin() -> Origin {
     Origin { program: "paceline-test", numbers: vec![("paceline.epoch", 7)] }
 }
 
-/// A tracer whose queue has so many places, and its reader.
+/// A tracer whose queue has `places` places, and its reader.
 fn queue(places: usize) -> (Tracer, mpsc::Receiver<EndedSpan>) {
     let (spans, ended) = mpsc::channel(places);
     let (finish, _) = mpsc::channel(1);
@@ -105,8 +105,8 @@ fn a_message_has_the_process_and_its_spans() {
     assert_eq!(child.status.as_ref().map(|status| status.message.as_str()), Some("bug"));
 }
 
-/// Spans that end at once, and none of them waits: so many that no collector could get all of them
-/// in the time of a test.
+/// Spans that end at once, and none of them waits. They are more than a collector could get in the
+/// time of a test.
 #[test]
 fn a_collector_that_hangs_costs_spans_and_no_time() {
     // The system accepts connections, and nothing answers on them.

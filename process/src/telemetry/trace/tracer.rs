@@ -13,7 +13,7 @@ use super::wire;
 
 /// Ended spans that wait to be sent, at most: those of some hundred requests, in two mebibytes.
 pub(super) const QUEUE_SPANS: usize = 2_048;
-/// The end of a process waits so long at most until its last spans are sent.
+/// Longest time for which the end of a process waits until its last spans are sent.
 pub(super) const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The tracer of this process; none without `log.otlp`.

@@ -20,7 +20,7 @@ pub(super) struct Colours {
     pub(super) deviation: [f64; 3],
 }
 
-/// Which sizes the images of a family get.
+/// The sizes that the images of a family get.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Resizing {
     /// Their own, as far as they lie within bounds of pixels.
@@ -35,7 +35,7 @@ pub(super) enum Resizing {
     Filling,
 }
 
-/// Which tokens an image has in a prompt, beside marks.
+/// The tokens that an image has in a prompt, beside marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageTokens {
     /// One for each merged patch.

@@ -7,7 +7,7 @@ use super::compile::{END, schema};
 use super::state::{Walk, byte_vocabulary};
 use super::*;
 
-/// Which answers a schema allows.
+/// The answers that a schema allows.
 struct Allowed {
     name: &'static str,
     schema: Value,
