@@ -1,6 +1,6 @@
 #!/bin/sh
-# What each change must pass: format, sizes, structure, purity of the cores, lints, licences and sources of the dependencies,
-# tests of the cores. Runs all of them before it fails, so that one run reports everything.
+# What each change must pass: format, sizes, structure, names, purity of the cores, lints, licences and sources of the
+# dependencies, tests of the cores. Runs all of them before it fails, so that one run reports everything.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -42,6 +42,8 @@ step "All crates are here" crates_are_here
 step "Sizes of files" sh scripts/check-sizes.sh
 step "Structure" python3 -B scripts/check-structure.py
 step "Planted faults of structure" python3 -B scripts/check-structure-test.py
+step "Names that stand for several types" python3 -B scripts/check-names.py
+step "Planted faults of names" python3 -B scripts/check-product-test.py
 step "Commands of the documents" python3 -B scripts/check-commands.py
 step "Figures of README" python3 -B scripts/check-figures.py
 step "Tables of settings" python3 -B scripts/check-settings.py

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Proves that the checks of names find what they are for, and nothing else."""
+import os
+import re
+import unittest
+
+from planted import report
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+LIB = "pub mod a;\npub mod b;\n"
+
+
+def constant(script, name):
+    with open(os.path.join(FOLDER, script), encoding="utf-8") as source:
+        return int(re.search(rf"^{name} = (\d+)$", source.read(), re.M)[1])
+
+
+class Names(unittest.TestCase):
+    MOST = constant("check-names.py", "MOST")
+
+    def faults(self, a="", b="", names=MOST, **others):
+        """A crate whose modules `a` and `b` have types with the same names: one more, with `a` and `b`, is too many."""
+        common = "".join(f"struct N{at};\n" for at in range(names))
+        files = {"lib": LIB, "a": common + a, "b": common + b, **others}
+        return report("check-names.py", {f"crate/src/{name}.rs": text for name, text in files.items()})
+
+    def test_one_name_more_than_before(self):
+        self.assertEqual("", self.faults())
+        self.assertIn(f"found {self.MOST + 1}", self.faults(names=self.MOST + 1))
+        for a, b in (("pub enum X {}\n", "trait X {}\n"), ("pub type X = u8;\n", "fn f() { struct X; }\n"), ("mod m { type X = u8; }\n", "struct X;\n")):
+            self.assertIn(f"found {self.MOST + 1}", self.faults(a, b))
+
+    def test_types_of_traits_twins_of_systems_and_tests_do_not_count(self):
+        impl = "impl Iterator for N0 {\n    type Item = u8;\n}\n"
+        self.assertEqual("", self.faults(impl, impl))
+        twins = '#[cfg(unix)]\nmod host;\n#[cfg(not(unix))]\n#[path = "elsewhere.rs"]\nmod host;\n'
+        self.assertEqual("", self.faults(lib=LIB + twins, host="struct X;\n", elsewhere="struct X;\n"))
+        self.assertEqual("", self.faults("struct X;\n", "#[cfg(test)]\nmod tests {\n    struct X;\n}\n"))
+
+    def test_examples_and_the_crate_of_tests_are_no_product(self):
+        files = {f"{room}/src/lib.rs": "".join(f"struct N{at};\n" for at in range(self.MOST + 1)) for room in ("a", "tests", "examples/b", "fuzz")}
+        self.assertEqual("", report("check-names.py", files))
+
+
+unittest.main()
