@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that the checks of names find what they are for, and nothing else."""
+"""Proves that the checks of names and rooms find what they are for, and nothing else."""
 import os
 import re
 import unittest
@@ -40,6 +40,28 @@ class Names(unittest.TestCase):
     def test_examples_and_the_crate_of_tests_are_no_product(self):
         files = {f"{room}/src/lib.rs": "".join(f"struct N{at};\n" for at in range(self.MOST + 1)) for room in ("a", "tests", "examples/b", "fuzz")}
         self.assertEqual("", report("check-names.py", files))
+
+
+class Rooms(unittest.TestCase):
+    MOST = constant("check-rooms.py", "MOST_OF_A_ROOM")
+
+    def faults(self, lines, more=""):
+        """A room of this number of lines beside rooms that have the rest of 100."""
+        rest = [10] * ((100 - lines) // 10) + [(100 - lines) % 10]
+        rooms = {"big": "x();\n" * lines + more} | {f"room{at}": "x();\n" * count for at, count in enumerate(rest)}
+        return report("check-rooms.py", {f"{room}/src/lib.rs": text for room, text in rooms.items()})
+
+    def test_a_room_above_its_share(self):
+        self.assertEqual("", self.faults(self.MOST))
+        self.assertIn(f"big: {self.MOST + 1}.0 % of the production lines, expected at most {self.MOST} %", self.faults(self.MOST + 1))
+
+    def test_comments_count_and_tests_do_not(self):
+        self.assertIn("big", self.faults(self.MOST, "// A line.\n"))
+        self.assertEqual("", self.faults(self.MOST, "#[cfg(test)]\nmod tests {\n" + "x();\n" * 50 + "}\n"))
+
+    def test_files_of_tests_do_not_count(self):
+        files = {f"room{at}/src/lib.rs": "x();\n" * 10 + "#[cfg(test)] mod tests;\n" for at in range(10)}
+        self.assertEqual("", report("check-rooms.py", files | {"room0/src/tests.rs": "x();\n" * 100}))
 
 
 unittest.main()
