@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that the checks of names and rooms find what they are for, and nothing else."""
+"""Proves that the checks of names, rooms and public items find what they are for, and nothing else."""
 import os
 import re
 import unittest
@@ -62,6 +62,49 @@ class Rooms(unittest.TestCase):
     def test_files_of_tests_do_not_count(self):
         files = {f"room{at}/src/lib.rs": "x();\n" * 10 + "#[cfg(test)] mod tests;\n" for at in range(10)}
         self.assertEqual("", report("check-rooms.py", files | {"room0/src/tests.rs": "x();\n" * 100}))
+
+
+class Items(unittest.TestCase):
+    def faults(self, a, b="", **others):
+        files = {"src/lib": LIB, "src/a": a, "src/b": b, **{name.replace("__", "/"): text for name, text in others.items()}}
+        return report("check-dead-items.py", {f"crate/{name}.rs": text for name, text in files.items()})
+
+    def test_an_item_that_nothing_names(self):
+        for kind, item in (("fn", "pub const fn Dead() {}\n"), ("struct", "pub struct Dead;\n"), ("const", "pub const Dead: u8 = 1;\n")):
+            self.assertIn(f"crate/src/a.rs:1: pub {kind} Dead: nothing names it", self.faults(item))
+            self.assertIn("nothing names it", self.faults(item, "// Dead\nfn f() { g(\"Dead\"); }\n"))
+            self.assertIn("nothing names it", self.faults(item, "pub use crate::a::Dead;\n"))
+            self.assertEqual("", self.faults(item, "use crate::a::Dead;\n"))
+
+    def test_a_method_that_nothing_names(self):
+        self.assertIn("a.rs:3: pub fn dead", self.faults("struct A;\nimpl A {\n    pub fn dead(&self) {}\n}\n"))
+
+    def test_an_item_that_only_its_own_file_names(self):
+        self.assertIn("pub fn f: only its own file names it", self.faults("pub fn f() {}\nfn g() { f() }\n"))
+        self.assertIn("pub struct F: only its own file names it", self.faults("pub struct F;\nimpl F {}\nfn g(_: F) {}\n"))
+
+    def test_a_type_in_something_public(self):
+        g = "pub fn g() -> F { F }\n"
+        self.assertEqual("", self.faults("pub struct F;\n" + g, "use crate::a::g;\n"))
+        self.assertEqual("", self.faults("pub struct F;\npub struct G { pub f: F }\n", "use crate::a::G;\n"))
+        self.assertEqual("", self.faults("pub struct F;\nimpl Iterator for G { type Item = F; }\n"))
+        self.assertIn("pub struct F", self.faults("pub struct F;\n#[cfg(test)]\n" + g, "use crate::a::g;\n"))
+
+    def test_names_in_format_strings_and_attributes(self):
+        self.assertEqual("", self.faults("pub const MOST: u8 = 1;\n", 'fn f() { println!("at most {MOST}"); }\n'))
+        self.assertEqual("", self.faults("pub fn one() {}\n", '#[serde(default = "one")]\nstruct S;\n'))
+
+    def test_an_item_that_only_tests_name(self):
+        tests = {"tests__x": "fn t() { f(); }\n"}
+        self.assertIn("pub fn f: only tests name it", self.faults("pub fn f() {}\n", **tests))
+        self.assertIn("only tests name it", self.faults("pub fn f() {}\n", "#[cfg(test)]\nmod tests {\n    use crate::a::f;\n}\n"))
+        self.assertEqual("", self.faults("/// Does it. For tests.\n#[inline]\npub fn f() {}\n", **tests))
+        self.assertEqual("", self.faults("//! Samples for tests.\n\npub fn f() {}\n", **tests))
+        self.assertEqual("", self.faults("#[cfg(test)]\npub fn f() {}\n", **tests))
+        self.assertEqual("", self.faults("pub fn f() {}\nfn g() { f() }\n", **tests))
+
+    def test_a_line_of_the_list_that_is_not_needed(self):
+        self.assertIn("remove the line", report("check-dead-items.py", {"models/src/target/mod.rs": "", "models/src/lib.rs": "mod target;\n"}))
 
 
 unittest.main()

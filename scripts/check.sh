@@ -43,8 +43,9 @@ step "Sizes of files" sh scripts/check-sizes.sh
 step "Structure" python3 -B scripts/check-structure.py
 step "Planted faults of structure" python3 -B scripts/check-structure-test.py
 step "Names that stand for several types" python3 -B scripts/check-names.py
+step "Public items that nothing needs" python3 -B scripts/check-dead-items.py
 step "Lines and shares of the rooms" python3 -B scripts/check-rooms.py
-step "Planted faults of names and rooms" python3 -B scripts/check-product-test.py
+step "Planted faults of names, items and rooms" python3 -B scripts/check-product-test.py
 step "Commands of the documents" python3 -B scripts/check-commands.py
 step "Figures of README" python3 -B scripts/check-figures.py
 step "Tables of settings" python3 -B scripts/check-settings.py
