@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that the checks of names, rooms and public items find what they are for, and nothing else."""
+"""Proves that the checks of names, rooms, public items and words find what they are for, and nothing else."""
 import os
 import re
 import unittest
@@ -105,6 +105,43 @@ class Items(unittest.TestCase):
 
     def test_a_line_of_the_list_that_is_not_needed(self):
         self.assertIn("remove the line", report("check-dead-items.py", {"models/src/target/mod.rs": "", "models/src/lib.rs": "mod target;\n"}))
+
+
+class Words(unittest.TestCase):
+    def faults(self, text, file="src/lib.rs"):
+        return report("check-words.py", {file: text})
+
+    def test_comments_of_all_languages_and_documents(self):
+        for file, text in (
+            ("a.rs", "x(); // Somebody asks.\n"),
+            ("a.rs", "/* In a block:\n   somebody asks. */\n"),
+            ("a.rs", "/// A sentence that ends with some\nfn f() {} //! somebody\n"),
+            ("a.proto", "// Somebody asks.\n"),
+            ("a.sh", "# Somebody asks.\n"),
+            ("a.py", "x = 1  # Somebody asks.\n"),
+            ("a.toml", "a = 1 # somebody\n"),
+            ("a.md", "# Title\n\n| asked by somebody |\n"),
+        ):
+            self.assertIn("'somebody': write which process", self.faults(text, file))
+
+    def test_a_phrase_in_two_lines(self):
+        self.assertIn("src/lib.rs:2: 'so many'", self.faults("fn f() {}\n/// Parts of so\n/// many rows.\n"))
+        self.assertIn("a.md:1: 'so many'", self.faults("parts of so\nmany rows\n", "a.md"))
+
+    def test_a_word_at_the_head_of_a_doc_comment(self):
+        self.assertIn("src/lib.rs:2: '^which'", self.faults("fn f() {}\n    /// Which keys.\n"))
+        self.assertEqual("", self.faults("/// The keys\n/// which it has.\nfn f() {}\n// Which keys.\n"))
+
+    def test_names_of_tests(self):
+        for attributes in ("#[test]\n", "#[tokio::test(start_paused = true)]\nasync ", '#[test]\n#[ignore = "more: pip"]\n// Slow.\n'):
+            self.assertIn("'whoever'", self.faults(f"{attributes}fn whoever_asks_gets_it() {{}}\n"))
+        self.assertIn("'whoever'", self.faults("def test_whoever_asks():\n    pass\n", "a.py"))
+
+    def test_code_does_not_count(self):
+        self.assertEqual("", self.faults('fn somebody() { g("// somebody", somebody); } // `somebody`\n'))
+        self.assertEqual("", self.faults("```\nsomebody\n```\nsays `somebody`\n", "a.md"))
+        self.assertEqual("", self.faults('x = "somebody"\n', "a.py"))
+        self.assertEqual("", self.faults("// Seat so. Many do; so\nfn many() {}\n// so `x` many\n"))
 
 
 unittest.main()

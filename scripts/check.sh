@@ -1,5 +1,5 @@
 #!/bin/sh
-# What each change must pass: format, sizes, structure, names, purity of the cores, lints, licences and sources of the
+# What each change must pass: format, sizes, structure, names, words, purity of the cores, lints, licences and sources of the
 # dependencies, tests of the cores. Runs all of them before it fails, so that one run reports everything.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -45,7 +45,8 @@ step "Planted faults of structure" python3 -B scripts/check-structure-test.py
 step "Names that stand for several types" python3 -B scripts/check-names.py
 step "Public items that nothing needs" python3 -B scripts/check-dead-items.py
 step "Lines and shares of the rooms" python3 -B scripts/check-rooms.py
-step "Planted faults of names, items and rooms" python3 -B scripts/check-product-test.py
+step "Words" python3 -B scripts/check-words.py
+step "Planted faults of names, items, rooms and words" python3 -B scripts/check-product-test.py
 step "Commands of the documents" python3 -B scripts/check-commands.py
 step "Figures of README" python3 -B scripts/check-figures.py
 step "Tables of settings" python3 -B scripts/check-settings.py
