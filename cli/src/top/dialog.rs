@@ -17,7 +17,7 @@ const MOST_NAME_BYTES: usize = 4_096;
 /// A question that waits for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dialog {
-    /// Which process is restarted.
+    /// The choice of the process to restart.
     Process,
     /// What happens with the drafter.
     Drafter,

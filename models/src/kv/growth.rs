@@ -121,7 +121,7 @@ impl KvStore {
         Ok(index)
     }
 
-    /// Which slots of the class of `leaving` stay. None if no other one has an owner: such a class
+    /// The slots of the class of `leaving` that stay. None if no other one has an owner: such a class
     /// gives all its memory back. If memory is `short`, only slots with an owner.
     fn slots_that_stay(&self, leaving: SlotAddress, short: bool) -> OldSlots {
         let kept = self.classes[leaving.class].owned_slots(Some(leaving.index));

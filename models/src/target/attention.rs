@@ -34,7 +34,7 @@ pub(super) struct AttentionSpec {
     /// q_proj gives each head a query and then a gate. What the head attended to is multiplied by
     /// the gate's sigmoid. Only together with norms before the turn.
     pub(super) gated: bool,
-    /// Which numbers of a head turn together.
+    /// The elements of a head that rotate together.
     pub(super) pairs: TurnedPairs,
 }
 
@@ -49,7 +49,7 @@ impl AttentionSpec {
     };
 }
 
-/// Which of the R numbers of a head that turn make a pair.
+/// The pairs of the R elements of a head that rotate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnedPairs {
     /// Numbers i and i + R/2.

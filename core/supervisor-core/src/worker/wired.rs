@@ -1,4 +1,4 @@
-//! The machine's wired memory, and what of it is stranded.
+//! The machine's wired memory, and the part of it that is stranded.
 
 /// Share of the machine's memory below which growth counts as noise: 2 %. Other programs wire and
 /// release memory all the time. Not measured on a Mac yet.
