@@ -36,4 +36,8 @@ for manifest in core/*/Cargo.toml checkpoint/Cargo.toml text/Cargo.toml; do
     [ -z "$found" ] || impure="$impure
 $name ($manifest) must not depend on: $found"
 done
+# A pull is blocking code: a runtime would only make its program larger.
+found=$(forbidden paceline-pull 'tokio|tonic|hyper' | tr '\n' ' ')
+[ -z "$found" ] || impure="$impure
+paceline-pull (pull/Cargo.toml) must not depend on: $found"
 [ -z "$impure" ] || die "Impure crates:$impure"

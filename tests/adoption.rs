@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
+use paceline_system::Clock;
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::some_of_each;
 use paceline_tests::stack::Pending;

@@ -52,7 +52,7 @@ fn an_archive_has_the_facts_and_none_of_the_secrets() {
     let mut stack = Stack::new("");
     stack.env("OTHER_SERVICE_TOKEN", ENVIRONMENT);
     let keys = stack.path("keys");
-    let digest = paceline_process::keys::hex(&paceline_process::keys::digest(API_KEY));
+    let digest = paceline_checkpoint::digest::hex(&paceline_process::keys::digest(API_KEY));
     std::fs::write(&keys, format!("alice:{digest}\n")).expect("written");
     std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("ours");
     stack.set(&format!("gateway.api_keys_file = {keys:?}\nlog.prompts = true\n"));

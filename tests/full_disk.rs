@@ -12,8 +12,8 @@
 
 use nix::libc;
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::Clock;
 use paceline_tests::ask::Ask;
 use paceline_tests::images::{about, noise, seeing, waiting};
 use paceline_tests::procs::signal;

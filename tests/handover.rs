@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use paceline_client::ask::whole;
 use paceline_client::channel::{connect, sent};
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::ask::Ask;
 use paceline_tests::python::Clients;
 use paceline_tests::{Live, Stack, chat, programs, repository, share, signal, wait};

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::{Stack, repository, wait};
 use serde_json::{Value, json};
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
+use paceline_system::Clock;
 use paceline_tests::{Live, Stack, chat, is_linked, programs, repository, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
@@ -491,9 +491,9 @@ fn a_failed_target_is_tried_again_after_a_minute() {
 
 /// How long a plain request takes, in milliseconds.
 fn plain_ms(stack: &Stack) -> f64 {
-    let begun = paceline_process::clock::monotonic_ns();
+    let begun = paceline_system::clock::monotonic_ns();
     stack.ask(chat("List three fruits.").exactly(24).route(RouteWish::Plain)).expect("served");
-    (paceline_process::clock::monotonic_ns() - begun) as f64 / 1e6
+    (paceline_system::clock::monotonic_ns() - begun) as f64 / 1e6
 }
 
 fn median(values: &mut [f64]) -> f64 {

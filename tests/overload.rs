@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{Lane, RouteReason};
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
 use paceline_tests::stack::{EndedRequest, Pending};

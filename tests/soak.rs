@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident, settle};
 use paceline_tests::probe::TargetProbe;

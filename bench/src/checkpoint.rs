@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use paceline_checkpoint::files::{self, MAX_TEXT_BYTES};
 use paceline_text::checkpoint::header;
-use paceline_vocabulary::model_files::{self, MAX_TEXT_BYTES};
 use serde_json::{Map, Value};
 
 /// `config.json` of a model.
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// # Errors
 /// It cannot be read, or is not JSON.
 pub fn config(dir: &Path) -> io::Result<Value> {
-    Ok(serde_json::from_slice(&model_files::read(&dir.join("config.json"), MAX_TEXT_BYTES)?)?)
+    Ok(serde_json::from_slice(&files::read(&dir.join("config.json"), MAX_TEXT_BYTES)?)?)
 }
 
 /// The tensors of all files of a model, by name.
@@ -24,7 +24,7 @@ pub fn tensors(dir: &Path) -> io::Result<Map<String, Value>> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "safetensors") {
-            tensors.extend(header::tensors(&mut model_files::open(&path)?)?);
+            tensors.extend(header::tensors(&mut files::open(&path)?)?);
         }
     }
     Ok(tensors)

@@ -3,7 +3,7 @@
 use futures::StreamExt as _;
 use futures::stream;
 use paceline_client::Failure;
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 
 /// The answer to a request, and when the request was submitted.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! The line of progress: what is measured, and how long the rest may take.
 
 use paceline_client::Screen;
-use paceline_process::Clock;
+use paceline_system::Clock;
 
 /// Progress of a benchmark. Work is counted in any unit whose time is about the same.
 pub struct Progress {

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use paceline_client::own_service::OwnService;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::platform::peak_memory_bytes;
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
+use paceline_system::platform::peak_memory_bytes;
 use serde::Serialize;
 
 use crate::mode::Mode;

@@ -7,10 +7,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::task;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, ContentPart, Limits, Message, content_part::Part};
+use paceline_system::clock::monotonic_ns;
 use serde_json::{Value, json};
 
 /// One request as the client saw it.

@@ -4,11 +4,11 @@
 use std::path::absolute;
 use std::time::Duration;
 
+use paceline_checkpoint::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_client::channel::{answered, operations};
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
 use paceline_process::chain;
-use paceline_process::checkpoints::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_proto::v1::{
     ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1::{Event, EventsRequest};
+use paceline_system::Clock;
 use serde_json::{Value, json};
 use tonic::Streaming;
 

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use paceline_checkpoint::{ModelRef, SMOLLM2};
 use paceline_client::Failure;
-use paceline_process::checkpoints::{ModelRef, SMOLLM2};
 use paceline_process::config::{Assignment, ConfigError, DrafterModels};
 use paceline_process::{Loaded, chain};
 use serde::Deserialize as _;

@@ -1,8 +1,9 @@
 //! `paceline models --known`: the models that are known to work, and what they need.
 
+use paceline_checkpoint::{KnownModel, ModelPlaces, ModelRef};
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{KnownModel, ModelPlaces, ModelRef};
-use paceline_process::{Loaded, platform};
+use paceline_process::Loaded;
+use paceline_system::platform;
 use serde::Serialize;
 
 use crate::fetch::device_memory;

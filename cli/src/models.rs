@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use paceline_checkpoint::files;
+use paceline_checkpoint::{CheckpointKind, ListedCheckpoint, ModelPlaces};
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{CheckpointKind, ListedCheckpoint, ModelPlaces};
-use paceline_vocabulary::model_files;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ impl Model {
 
 /// `config.json` of a directory; null if it cannot be read.
 fn config(dir: &Path) -> Value {
-    let text = model_files::read(&dir.join("config.json"), MAX_CONFIG_BYTES);
+    let text = files::read(&dir.join("config.json"), MAX_CONFIG_BYTES);
     text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 

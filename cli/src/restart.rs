@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use paceline_client::channel::{answered, operations};
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_proto::v1::{self, ProcessState, ProcessStatus, RestartRequest};
+use paceline_system::Clock;
 
 use crate::args::{Process, RestartArgs};
 use crate::drafter::{answer_timeout, limit, line, timeout_ms};

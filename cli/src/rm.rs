@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+use paceline_checkpoint::{CheckpointKind, KnownModel, ListedCheckpoint, ModelPlaces};
 use paceline_client::failure::UNREACHABLE;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{CheckpointKind, KnownModel, ListedCheckpoint, ModelPlaces};
 use paceline_proto::v1::StatusResponse;
 
 use crate::args::RmArgs;

@@ -8,7 +8,8 @@ use nix::unistd::Pid;
 use paceline_client::args::ConfigArg;
 use paceline_client::{Failure, Screen};
 use paceline_process::lifecycle::supervisor_stop;
-use paceline_process::{Clock, Loaded, RuntimeDir, platform};
+use paceline_process::{Loaded, RuntimeDir};
+use paceline_system::{Clock, platform};
 
 use crate::service;
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::Clock;
 use paceline_process::runtime_dir::WorkerRecord;
+use paceline_system::Clock;
 
 use built::built;
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::Clock;
+use paceline_system::Clock;
 
 use built::built;
 

@@ -1,9 +1,9 @@
 //! A stream of responses, read as one answer: the text as it arrives, and at the end the one object
 //! of `--json`.
 
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1;
+use paceline_system::clock::monotonic_ns;
 use serde::Serialize;
 use tonic::Streaming;
 

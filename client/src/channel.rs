@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_process::config::{GatewayConfig, Source};
-use paceline_process::environment::env;
 use paceline_process::socket::{STREAM_WINDOW, connection_window};
 use paceline_process::{Loaded, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{ShowSettingsRequest, ShowSettingsResponse};
+use paceline_system::environment::env;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output, Stdio};
 
 use clap::Parser;
-use paceline_process::{Exit, Loaded, lifecycle};
+use paceline_process::Loaded;
+use paceline_system::Exit;
+use paceline_system::start;
 
 use crate::failure::{Failure, USAGE};
 use crate::screen::Screen;
@@ -81,7 +83,7 @@ pub fn parse<P: Parser>(words: impl IntoIterator<Item = OsString>) -> Result<P, 
 
 /// Runs a command on a runtime of its own, and returns the exit code of the process.
 pub fn run(command: impl AsyncFnOnce(&mut Screen) -> ExitCode) -> ExitCode {
-    lifecycle::settle();
+    start::settle();
     let mut screen = Screen::standard();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

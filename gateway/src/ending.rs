@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use paceline_process::Exit;
+use paceline_system::Exit;
 use paceline_vocabulary::Millis;
 
 /// Running requests get this long after the first request to stop.

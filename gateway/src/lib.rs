@@ -44,7 +44,8 @@ use std::net::TcpListener;
 use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Config, Exit, RuntimeDir};
+use paceline_process::{Config, RuntimeDir};
+use paceline_system::Exit;
 use paceline_text::checkpoint::LoadError;
 use paceline_text::prompt::format::ToolCallFormat;
 

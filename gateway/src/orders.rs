@@ -4,8 +4,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use paceline_process::clock::unix_seconds;
 use paceline_process::task;
+use paceline_system::clock::unix_seconds;
 use paceline_vocabulary::Reason;
 
 use crate::inference::error::{InferenceError, Result};

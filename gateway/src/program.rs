@@ -6,10 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use paceline_process::environment::env;
-use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
+use paceline_process::lifecycle::ParentWatch;
 use paceline_process::telemetry::trace::{self, Origin};
-use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
+use paceline_process::{Loaded, Signals, task, telemetry};
+use paceline_system::environment::env;
+use paceline_system::start;
+use paceline_system::start::PARENT_FD;
+use paceline_system::{Exit, platform};
 use tokio::sync::mpsc;
 
 use crate::ending::Event;
@@ -43,7 +46,7 @@ struct Arguments {
 
 /// Runs the process with the words of its command line, and returns its exit code.
 pub fn main(words: Vec<OsString>) -> ExitCode {
-    lifecycle::settle();
+    start::settle();
     platform::share_heap();
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,

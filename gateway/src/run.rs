@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_process::clock::Clock;
-use paceline_process::{Config, Exit, Notifier, RuntimeDir, lifecycle, socket, task, telemetry};
+use paceline_process::{Config, Notifier, RuntimeDir, socket, task, telemetry};
+use paceline_system::Exit;
+use paceline_system::clock::Clock;
+use paceline_system::start;
 use paceline_vocabulary::Epoch;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -135,7 +137,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     let inference = gateway.inference(&config, languages.clone(), &runtime_dir, supervisor.clone());
     let attachment = Attachment {
         supervisor,
-        process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
+        process: GatewayProcess { epoch: gateway.epoch, restarts: start::restarts() },
         standing: gateway.standing.clone(),
         running: gateway.slots.watch(),
         orders,

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Formatter};
 use std::time::Duration;
 
-use paceline_process::Clock;
+use paceline_system::Clock;
 use paceline_vocabulary::Millis;
 use tokio::sync::Mutex;
 

@@ -248,7 +248,7 @@ async fn the_archive_has_the_checkpoints_files_byte_for_byte() {
         bytes.extend_from_slice(&piece.data);
         digest = piece.sha256;
     }
-    assert_eq!(digest, paceline_process::keys::hex(&Sha256::digest(&bytes)));
+    assert_eq!(digest, paceline_checkpoint::digest::hex(&Sha256::digest(&bytes)));
     let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).expect("an archive");
     let names: Vec<String> = (0..archive.len())
         .map(|at| archive.by_index(at).expect("there").name().expect("UTF-8").into_owned())

@@ -8,10 +8,10 @@ use crate::stage::http::{COMPLETIONS, Events, HttpClient, RawHttp, Reply, comple
 use crate::stage::supervisor::{Accepted, Attachment, Fake};
 use crate::stage::{Stage, within};
 use http::StatusCode;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::clock::monotonic_ns;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Paths that are served, those that another method has, and those that do not exist.

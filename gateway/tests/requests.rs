@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use paceline_gateway::front::grpc::status::REQUEST_ID;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{PUSHBACK, Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
+use paceline_system::clock::monotonic_ns;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;

@@ -8,12 +8,12 @@ use crate::stage::http::{COMPLETIONS, HttpClient, Reply, completion, streamed};
 use crate::stage::supervisor::{Attachment, Fake};
 use crate::stage::{Stage, within};
 use http::StatusCode;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::v1::{
     Event, KvReduction, KvStatus, Lane, LinkStatus, ProcessState, ProcessStatus, RequestsStatus,
     RouteCount, RouteReason, RoutingStatus, Speculation, StatusResponse,
 };
+use paceline_system::clock::monotonic_ns;
 use serde_json::{Value, json};
 
 const FIGURES: &str = "/status";

@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use paceline_checkpoint::digest::hex;
 use sha2::{Digest as _, Sha256};
 
 /// Longest name, in bytes.
@@ -30,11 +31,6 @@ pub type Digest = [u8; 32];
 /// The digest of a key.
 pub fn digest(key: &str) -> Digest {
     Sha256::digest(key.as_bytes()).into()
-}
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Why a file of keys, or one of its lines, is refused. No text repeats a key, or a line: who put a

@@ -1,25 +1,19 @@
 //! Shared parts of all our processes: configuration, logs, sockets, the runtime directory, signals
 //! and exit codes. Not here: models, routing, anything that only one binary needs.
 
-pub mod checkpoints;
-pub mod clock;
 pub mod config;
-pub mod digest;
-pub mod environment;
 pub mod keys;
 pub mod lifecycle;
 pub mod listen;
 pub mod notify;
-pub mod platform;
 pub mod runtime_dir;
 pub mod socket;
 pub mod task;
 pub mod telemetry;
 pub mod worker;
 
-pub use clock::Clock;
 pub use config::{Config, ConfigError, Loaded};
-pub use lifecycle::{Exit, Signals};
+pub use lifecycle::Signals;
 pub use notify::Notifier;
 pub use paceline_vocabulary::chain;
 pub use runtime_dir::RuntimeDir;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname};
 
-use crate::environment::env;
-use crate::platform;
+use paceline_system::environment::env;
+use paceline_system::platform;
 
 /// First descriptor of the convention.
 pub const FIRST_FD: i32 = 3;

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::environment::env;
-use crate::{lifecycle, platform};
+use paceline_system::environment::env;
+use paceline_system::platform;
+use paceline_system::start;
 
 /// Environment variables that a service manager sets for the one process that it starts. The
 /// children of that process must not inherit them.
@@ -111,7 +112,7 @@ impl Notifier {
                 Self::connected(&name, watchdog, Manager::Systemd)
             }
             Some(name) => Self::to(&name, watchdog),
-            None => lifecycle::inherited_fd(NOTIFY_FD)
+            None => start::inherited_fd(NOTIFY_FD)
                 .and_then(|fd| fd.map_or(Ok(Self::default()), |fd| Self::over(fd, watchdog))),
         };
         notifier.unwrap_or_else(|error| {
@@ -134,7 +135,7 @@ impl Notifier {
         watchdog: Option<Duration>,
         manager: Manager,
     ) -> Self {
-        let predecessor = lifecycle::inherited_fd(READY_FD).unwrap_or_else(|error| {
+        let predecessor = start::inherited_fd(READY_FD).unwrap_or_else(|error| {
             tracing::warn!(%error, "the earlier process is not told that this one can be used");
             None
         });
@@ -403,7 +404,7 @@ mod tests {
     fn a_manager_that_does_not_read_holds_nobody_up() {
         let (_dir, _socket, name) = manager();
         let notifier = Notifier::to(&name, Some(Duration::from_secs(30))).expect("there");
-        let clock = crate::Clock::start();
+        let clock = paceline_system::Clock::start();
         // The system keeps some hundred datagrams at most; a wait for room would take 1 s each.
         for _ in 0..2_000 {
             notifier.alive();

@@ -18,7 +18,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tower::service_fn;
 
 use crate::runtime_dir::{UPKEEP_INTERVAL, file_error};
-use crate::{platform, task};
+use crate::task;
+use paceline_system::platform;
 
 /// Longest wait for the first byte of a new connection.
 const FIRST_BYTE: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! Digests of a file's content as the hub gives them, and their comparison with the bytes.
 
-use paceline_process::keys::hex;
+use paceline_checkpoint::digest::hex;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 

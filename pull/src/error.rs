@@ -81,7 +81,7 @@ impl PullError {
     /// An error of the file system at `path`.
     pub(crate) fn at(path: &std::path::Path, cause: io::Error) -> Self {
         let path = path.to_path_buf();
-        match paceline_process::runtime_dir::is_full(&cause) {
+        match paceline_system::platform::is_full(&cause) {
             true => Self::Full { path, cause },
             false => Self::Io { path, cause },
         }

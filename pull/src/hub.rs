@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_process::checkpoints::ModelName;
+use paceline_checkpoint::ModelName;
 use serde::Deserialize;
 
 use crate::client::Client;

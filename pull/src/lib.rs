@@ -45,9 +45,11 @@ use std::str::FromStr;
 
 use clap::Parser;
 use paceline_checkpoint::package::Package;
-use paceline_process::checkpoints::{ModelName, ModelPlaces, NameError};
-use paceline_process::environment::env;
-use paceline_process::{Exit, chain, lifecycle};
+use paceline_checkpoint::{ModelName, ModelPlaces, NameError};
+use paceline_system::Exit;
+use paceline_system::environment::env;
+use paceline_system::start;
+use paceline_vocabulary::chain;
 
 use client::Client;
 use error::PullError;
@@ -112,7 +114,7 @@ pub struct Args {
 /// Runs the command. The directory of the model goes to standard output, all else to standard
 /// error.
 pub fn run(args: &Args) -> ExitCode {
-    lifecycle::settle();
+    start::settle();
     let progress = Progress::standard();
     if let Err(error) = parent::watch() {
         progress.complain(&error.to_string());

@@ -1,7 +1,7 @@
 //! The files of a revision that serving needs. The index of shards names some of them.
 
-use paceline_process::checkpoints::ModelName;
-use paceline_vocabulary::model_files::{MissingWeights, WeightFiles};
+use paceline_checkpoint::ModelName;
+use paceline_checkpoint::files::{MissingWeights, WeightFiles};
 
 use crate::error::PullError;
 use crate::files::{CONFIG, INDEX, WEIGHTS, is_weights, shards, small};

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use paceline_process::Exit;
-use paceline_process::lifecycle::{PARENT_FD, exit_at_once, inherited_fd};
+use paceline_system::Exit;
+use paceline_system::exit_at_once;
+use paceline_system::start::{PARENT_FD, inherited_fd};
 
 /// Ends this process once the inherited pipe is closed; without one nothing is watched.
 ///

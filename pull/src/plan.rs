@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use paceline_process::platform::free_bytes;
-use paceline_vocabulary::model_files;
+use paceline_checkpoint::files;
+use paceline_system::platform::free_bytes;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -67,8 +67,8 @@ impl PullPlan {
     /// The plan of a model that is in this directory: nothing is to be fetched.
     pub(crate) fn of_whole(model: String, dir: &Path) -> Result<Self, PullError> {
         let path = dir.join(CONFIG);
-        let text = model_files::read(&path, MAX_CONFIG_BYTES)
-            .map_err(|cause| PullError::at(&path, cause))?;
+        let text =
+            files::read(&path, MAX_CONFIG_BYTES).map_err(|cause| PullError::at(&path, cause))?;
         Ok(Self {
             model,
             directory: dir.display().to_string(),

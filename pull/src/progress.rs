@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use paceline_process::Clock;
+use paceline_system::Clock;
 
 /// Interval between two states of the bar.
 const REDRAW: Duration = Duration::from_millis(100);

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_process::checkpoints::{ModelName, ModelPlaces, ModelRef, missing_files};
-use paceline_vocabulary::model_files;
+use paceline_checkpoint::files;
+use paceline_checkpoint::{ModelName, ModelPlaces, ModelRef, missing_files};
 
 use crate::client::Client;
 use crate::digest::Expected;
@@ -113,7 +113,7 @@ impl Pull<'_> {
     ) -> Result<Vec<u8>, PullError> {
         let paths = dirs.map(|dir| dir.join(&file.name));
         if let Some(path) = paths.iter().find(|path| length(path) == Some(file.size)) {
-            return model_files::read(path, most).map_err(|cause| PullError::at(path, cause));
+            return files::read(path, most).map_err(|cause| PullError::at(path, cause));
         }
         let url = self.client.endpoint().file(&self.model, &revision.commit, &file.name);
         self.client.get(url, 0, &file.name)?.read(most, &file.name)
@@ -134,7 +134,7 @@ impl Pull<'_> {
                     part.join(INDEX)
                 }
             };
-            model_files::read(&path, MAX_INDEX_BYTES).map_err(|cause| PullError::at(&path, cause))
+            files::read(&path, MAX_INDEX_BYTES).map_err(|cause| PullError::at(&path, cause))
         })
     }
 

@@ -14,8 +14,8 @@ use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
-use paceline_process::checkpoints::CURRENT;
-use paceline_process::platform::{self, free_bytes};
+use paceline_checkpoint::CURRENT;
+use paceline_system::platform::{self, free_bytes};
 
 use crate::error::PullError;
 use crate::hub::RemoteFile;

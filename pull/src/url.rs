@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use paceline_process::checkpoints::ModelName;
+use paceline_checkpoint::ModelName;
 
 use crate::error::PullError;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use paceline_checkpoint::gguf::Gguf;
 use paceline_checkpoint::llama::{Checkpoint, WEIGHTS};
 use paceline_checkpoint::package::Package;
-use paceline_process::platform;
+use paceline_system::platform;
 use zip::ZipArchive;
 
 use crate::error::PullError;

@@ -1,5 +1,4 @@
-//! The one task that owns the core. It makes events for the core and carries out the core's
-//! actions.
+//! The one task that owns the core: it makes the core's events, and carries out its actions.
 //!
 //! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come
 //! first, so that no request is routed to a dead worker. Ends come before new requests, so that no
@@ -9,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain};
+use paceline_process::{RuntimeDir, chain};
 use paceline_proto::internal::v1::{PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use paceline_supervisor_core::denial::OrderRefusal;
@@ -19,6 +18,7 @@ use paceline_supervisor_core::worker::{self, WorkerExit};
 use paceline_supervisor_core::{
     Action, Event, Notice, OrderId, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
+use paceline_system::{Clock, Exit as OurExit};
 use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;

@@ -1,13 +1,14 @@
 //! The core's settings, from the configuration and from what the system needs.
 
+use paceline_process::Config;
 use paceline_process::config::{
     Auto, ConfigError, DrafterChoice, DrafterStart, Force, RoutingConfig,
 };
-use paceline_process::{Config, platform};
 use paceline_supervisor_core::Settings;
 use paceline_supervisor_core::drafter::{self, DrafterPlan};
 use paceline_supervisor_core::routing::{Policy, PolicyChange};
 use paceline_supervisor_core::worker::{WorkerSettings, WorkerTimeouts};
+use paceline_system::platform;
 use paceline_vocabulary::{self as vocabulary, Limit};
 
 /// The core's settings.
@@ -135,8 +136,8 @@ mod tests {
 
     #[test]
     fn the_exit_codes_of_core_and_processes_are_the_same() {
-        use paceline_process::Exit;
         use paceline_supervisor_core::worker::exit_code;
+        use paceline_system::Exit;
         assert_eq!(exit_code::BAD_CONFIGURATION, Exit::Config as i32);
         assert_eq!(exit_code::MODEL_REFUSED, Exit::ModelRefused as i32);
         assert_eq!(exit_code::UNAVAILABLE, Exit::Unavailable as i32);

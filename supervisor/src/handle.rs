@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paceline_process::Clock;
 use paceline_proto::internal::v1::{Done, ServiceState};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
@@ -18,6 +17,7 @@ use paceline_supervisor_core::request::ServedRequest;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::tuning::Tuning;
 use paceline_supervisor_core::{RequestSummary, Ticket};
+use paceline_system::Clock;
 use paceline_vocabulary::{RequestId, Term};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use paceline_process::{Exit, digest, platform};
+use paceline_checkpoint::digest;
 use paceline_supervisor_core::worker::{Event, WiredReading};
 use paceline_supervisor_core::{Supervisor, WorkerId};
+use paceline_system::{Exit, platform};
 use tokio::sync::mpsc::Sender;
 
 use crate::mailbox::Mail;

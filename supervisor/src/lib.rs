@@ -46,16 +46,17 @@ pub mod worker_client;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_process::environment::env;
-use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
+use paceline_process::lifecycle::{ParentWatch, Signals};
 use paceline_process::runtime_dir::{Kept, RuntimeDirError};
 use paceline_process::telemetry::trace::{self, Origin};
-use paceline_process::{
-    Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
-};
+use paceline_process::{Config, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry};
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
 use paceline_supervisor_core::WorkerId;
+use paceline_system::Exit;
+use paceline_system::environment::env;
+use paceline_system::start;
+use paceline_system::start::PARENT_FD;
 use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 
@@ -79,7 +80,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A whole process: reads the configuration, takes the runtime directory, serves until it is asked
 /// to stop. `flag` is `--config`.
 pub fn start(flag: Option<&Path>) -> Exit {
-    lifecycle::settle();
+    start::settle();
     match prepare(flag) {
         Ok((setup, hosts, lock)) => {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -124,7 +125,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let own = OwnProcess {
         pid: std::process::id(),
         term: term.0,
-        restarts: lifecycle::restarts(),
+        restarts: start::restarts(),
         kv_reduced: boot_mark.kv_percent().is_some(),
     };
     let numbers = vec![("paceline.term", term.0)];

@@ -62,7 +62,8 @@ fn line(snapshot: &StatusResponse) -> String {
 mod tests {
     use std::os::unix::net::UnixDatagram;
 
-    use paceline_process::{Clock, Config, RuntimeDir, task};
+    use paceline_process::{Config, RuntimeDir, task};
+    use paceline_system::Clock;
     use paceline_vocabulary::Term;
     use tokio::sync::{mpsc, watch};
 

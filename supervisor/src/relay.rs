@@ -9,11 +9,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use paceline_process::task;
 use paceline_process::telemetry::trace::{self, Span};
-use paceline_process::{Clock, task};
 use paceline_proto::internal::v1::{Done, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_supervisor_core::denial::Denial;
+use paceline_system::Clock;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::{Epoch, Millis, TraceContext};
 use tokio::sync::{mpsc, watch};

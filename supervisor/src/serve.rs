@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use paceline_process::checkpoints::{ModelPlaces, ModelRef};
+use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_process::task;
 use paceline_process::telemetry::trace::{self, Kind, Span};

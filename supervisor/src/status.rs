@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use paceline_process::platform;
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
     self, ImageLimits, KvReduction, KvStatus, LinkStatus, MemoryStatus, ModelStatus,
@@ -13,6 +12,7 @@ use paceline_supervisor_core::drafter::RefusedDrafter as Refused;
 use paceline_supervisor_core::routing::PolicyChange;
 use paceline_supervisor_core::worker::Worker;
 use paceline_supervisor_core::{Notice, Supervisor};
+use paceline_system::platform;
 use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket};
 use paceline_vocabulary::state::{LinkPhase, ProcessState};
 use paceline_vocabulary::{Lane, Millis, RouteReason};

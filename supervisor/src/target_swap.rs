@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use paceline_process::checkpoints::{ModelPlaces, ModelRef};
+use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::{ConfigError, TARGET_HEAD};
 use paceline_process::{Config, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paceline_process::Clock;
+use paceline_system::Clock;
 use paceline_tests::Stack;
 use paceline_tests::replay::Reply;
 use paceline_tests::replay::kinds::{self, NamedRequest};

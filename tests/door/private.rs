@@ -258,7 +258,7 @@ fn map_is_readable(pid: u32) -> bool {
 fn no_process_of_the_service_can_be_read_by_another_process_of_its_user() {
     start_children_like_an_ordinary_users();
     let mut stack = Stack::new("");
-    stack.env(paceline_process::lifecycle::DEBUGGABLE, "0");
+    stack.env(paceline_system::start::DEBUGGABLE, "0");
     stack.serve();
     stack.wait_ready();
     let status = stack.wait_linked();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
+use paceline_system::Clock;
 use paceline_tests::prompts::{Dice, some_of_each};
 use paceline_tests::{Answer, Stack, is_linked, signal, wait};
 

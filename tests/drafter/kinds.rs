@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::ask::{Ask, continue_ids};
 use paceline_tests::prompts::same_but_near_ties;
 use paceline_tests::{Stack, signal};

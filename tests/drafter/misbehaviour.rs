@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_process::Clock;
 use paceline_proto::v1::RouteWish;
+use paceline_system::Clock;
 use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
 use paceline_tests::{Stack, is_linked, wait};
 

@@ -10,12 +10,12 @@ mod pair;
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{
     Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest,
 };
 use paceline_proto::v1::{Lane, Route, RouteReason};
+use paceline_system::clock::monotonic_ns;
 use tonic::transport::Channel;
 
 use pair::{Pair, STAMP};

@@ -16,13 +16,13 @@ use clap::Parser;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use paceline_link::{End, Frame, Handover, LinkError, Side, frame, handshake};
-use paceline_process::Exit;
 use paceline_process::worker::{self, Gate, Progress, WorkerContext, WorkerParts};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::{
     DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo, LinkPhase, LinkReport,
     WorkerPhase,
 };
+use paceline_system::Exit;
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{
     DraftRequest, DraftShape, DraftTokens, Drafts, Feed, Proposal, ProposalKind, ReadProgress,

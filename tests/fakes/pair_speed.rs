@@ -33,7 +33,7 @@ async fn run(client: &TargetClient<Channel>, generation: Generation, lane: Lane)
         generation: Some(generation),
         permit: Some(permit),
     };
-    let begin = paceline_process::clock::monotonic_ns();
+    let begin = paceline_system::clock::monotonic_ns();
     let mut stream = client.clone().generate(request).await.expect("served").into_inner();
     let mut batches: Vec<TokenBatch> = vec![];
     while let Some(batch) = stream.message().await.expect("goes on") {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use command_fds::{CommandFdExt as _, FdMapping};
-use paceline_process::environment::env_os;
+use paceline_system::environment::env_os;
 use serde_json::{Value, json};
 
 use crate::{skip, wait};

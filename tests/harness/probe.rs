@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
+use paceline_system::clock::monotonic_ns;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 

@@ -3,7 +3,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::platform::{process_start, process_stopped};
+use paceline_system::platform::{process_start, process_stopped};
 
 /// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]

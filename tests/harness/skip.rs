@@ -11,8 +11,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use paceline_checkpoint::package::SMOLLM2;
-use paceline_process::environment::{env, env_os};
-use paceline_process::platform;
+use paceline_system::environment::{env, env_os};
 
 /// Why `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
 const REASON: &str = "SMOLLM2_SKIPPED";
@@ -33,7 +32,8 @@ const SKIPPED: &str = "SKIPPED_TESTS";
 /// # Panics
 /// The model is not there, and nothing says that the registry could not be reached.
 pub fn smollm2(test: &str) -> Option<PathBuf> {
-    let place = platform::cache_dir().expect("$HOME is set").join("paceline/models/smollm2");
+    let place =
+        paceline_checkpoint::cache_dir().expect("$HOME is set").join("paceline/models/smollm2");
     let there = place.join("model.safetensors").is_file().then_some(&place);
     fetched(test, there.cloned(), REASON, || {
         let place = place.display();

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_process::clock::monotonic_ns;
-use paceline_process::lifecycle::DEBUGGABLE;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Stamp, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
+use paceline_system::clock::monotonic_ns;
+use paceline_system::start::DEBUGGABLE;
 use serde_json::Value;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::AbortHandle;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_process::Clock;
+use paceline_system::Clock;
 use serde_json::Value;
 
 /// Longest wait for any state, in milliseconds.

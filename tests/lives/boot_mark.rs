@@ -5,7 +5,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
-use paceline_process::{digest, platform};
+use paceline_checkpoint::digest;
+use paceline_system::platform;
 use paceline_tests::{Stack, wait};
 use serde_json::{Value, json};
 

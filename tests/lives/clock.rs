@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use paceline_process::clock::unix_seconds;
+use paceline_system::clock::unix_seconds;
 use paceline_tests::prompts::reference;
 use paceline_tests::{Stack, chat};
 use serde_json::Value;

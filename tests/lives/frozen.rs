@@ -1,8 +1,8 @@
 //! Processes that are stopped like hung ones: who notices, and what clients see.
 
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::Clock;
 use paceline_tests::procs::{Process, stop_at_once};
 use paceline_tests::{Stack, chat, signal, wait};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Eight streams under which target or supervisor are killed or restarted, again and again.
 
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::ProcessState;
+use paceline_system::clock::monotonic_ns;
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Prompt, same_but_near_ties, some_of_each};
 use paceline_tests::stack::Pending;

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_process::Clock;
 use paceline_process::keys::KeyLine;
+use paceline_system::Clock;
 use paceline_tests::http::HttpAnswer;
 use paceline_tests::{Stack, chat, signal, wait};
 use serde_json::{Value, json};

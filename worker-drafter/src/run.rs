@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
+use paceline_checkpoint::digest;
 use paceline_link::Listener;
 use paceline_link::handshake::{self, Mismatch};
 use paceline_models::{
     DeviceChoice, DraftInfo, DraftOptions, LoadOptions, ProductsChoice, Quantize, device,
     plan_draft, plan_target, products,
 };
-use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{
     Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, ProductsSetting,
     TargetConfig,
 };
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
-use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
+use paceline_system::clock::{monotonic_ns, unix_seconds};
+use paceline_system::{Exit, platform};
 use paceline_vocabulary::chain;
 use paceline_vocabulary::link::Welcome;
 use paceline_vocabulary::report::DrafterInfo;

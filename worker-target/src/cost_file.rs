@@ -9,9 +9,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_checkpoint::digest;
 use paceline_models::{Products, TargetInfo};
 use paceline_process::config::{AUTO_COSTS, TargetConfig};
-use paceline_process::{digest, platform};
 use paceline_target_core::{CostCell, Size};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,9 @@ impl CostFile {
     pub(crate) fn of(config: &TargetConfig, info: &TargetInfo) -> Self {
         let directory = match config.saved_costs.as_str() {
             "" => None,
-            AUTO_COSTS => platform::cache_dir().map(|cache| cache.join("paceline/costs")),
+            AUTO_COSTS => {
+                paceline_checkpoint::cache_dir().map(|cache| cache.join("paceline/costs"))
+            }
             path => Some(PathBuf::from(path)),
         };
         let of_this = digest::of_checkpoint(&info.path, &conditions(config, info.products));

@@ -4,15 +4,17 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use paceline_checkpoint::name_of;
 use paceline_link::handshake;
 use paceline_models::load::{CheckpointPlan, FormatUse, StoragePlan};
 use paceline_models::{
     DraftPlan, LoadError, ModelError, ProductsError, Quantize, device, plan_draft, plan_target_on,
     products,
 };
-use paceline_process::checkpoints::name_of;
 use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
-use paceline_process::{Exit, Loaded, chain, lifecycle, platform};
+use paceline_process::{Loaded, chain};
+use paceline_system::start;
+use paceline_system::{Exit, platform};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 use serde_json::{Value, json};
@@ -55,7 +57,7 @@ pub(crate) struct Inspected<'a> {
 
 /// Prints the description, or why there is none.
 pub(crate) fn run(inspected: &Inspected<'_>, config: Option<&Path>) -> Exit {
-    lifecycle::settle();
+    start::settle();
     match describe(inspected, config) {
         Ok(object) => {
             // A reader that is gone needs no answer.

@@ -8,12 +8,12 @@ use paceline_models::{
     DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, ProductsChoice,
     ProductsError, Target, TargetInfo, device, draft, load_target_with, plan_target, products,
 };
-use paceline_process::clock::unix_seconds;
 use paceline_process::config::{
     Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes, ProductsSetting,
 };
-use paceline_process::platform;
 use paceline_process::worker::WorkerContext;
+use paceline_system::clock::unix_seconds;
+use paceline_system::platform;
 use paceline_target_core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;

@@ -1,7 +1,7 @@
 //! A request while the engine runs it: the request, its stream, what its first token cost, and the
 //! figures of its last log line.
 
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_target_core::DraftCounts;
 
 use crate::constraint::AnswerConstraint;

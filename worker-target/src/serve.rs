@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use paceline_models::device;
-use paceline_process::Clock;
 use paceline_process::telemetry::trace;
 use paceline_process::worker::{Gate, Mail, Progress, SendRefused};
 use paceline_proto::internal::v1::target_server::Target;
@@ -15,6 +14,7 @@ use paceline_proto::internal::v1::{
     StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::Clock;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};

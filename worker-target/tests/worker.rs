@@ -216,7 +216,7 @@ async fn dropped_cancelled_and_late_requests_return_their_memory() {
     }
 
     let late = Generation {
-        deadline_ns: paceline_process::clock::monotonic_ns(),
+        deadline_ns: paceline_system::clock::monotonic_ns(),
         ..generation("late", &prompt, 200)
     };
     assert_eq!(

@@ -18,9 +18,9 @@ use paceline_client::own_service::report::PrintedReport;
 use paceline_client::own_service::settings::Settings;
 use paceline_client::prompts::{self, Prompt};
 use paceline_client::{Failure, Screen};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_system::clock::monotonic_ns;
 use tonic::transport::Channel;
 
 use self::recovery::{Alone, recovered_ms};

@@ -4,10 +4,10 @@ use paceline_client::Failure;
 use paceline_client::answer::Answer;
 use paceline_client::ask::{Choice, whole};
 use paceline_client::channel::sent;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, Limits, RouteWish, TokenIds};
+use paceline_system::clock::monotonic_ns;
 use tonic::transport::Channel;
 
 use crate::load::Sent;

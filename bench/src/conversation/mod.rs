@@ -16,9 +16,9 @@ use paceline_client::ask::{Ask, Choice};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, Screen};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_system::clock::monotonic_ns;
 use paceline_text::prompt::Tokens;
 use tonic::transport::Channel;
 

@@ -25,10 +25,10 @@ use paceline_client::own_service::report::PrintedReport;
 use paceline_client::own_service::subject::Subject;
 use paceline_client::own_service::{self, OwnService};
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_process::config::DrafterModels;
 use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_system::Clock;
 use tonic::transport::Channel;
 
 use self::load::{CellRun, LaneWorkload};

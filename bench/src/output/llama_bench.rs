@@ -9,8 +9,8 @@ use std::path::Path;
 
 use paceline_client::own_service::settings::Settings;
 use paceline_client::own_service::subject::Subject;
-use paceline_process::clock::unix_seconds;
-use paceline_process::platform;
+use paceline_system::clock::unix_seconds;
+use paceline_system::platform;
 use serde::Serialize;
 
 use crate::checkpoint;

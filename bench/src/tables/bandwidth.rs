@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::sync::Barrier;
 
 use paceline_client::Failure;
-use paceline_process::clock::monotonic_ns;
-use paceline_process::platform;
+use paceline_system::clock::monotonic_ns;
+use paceline_system::platform;
 use serde::Serialize;
 
 use crate::report::failed;

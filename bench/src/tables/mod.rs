@@ -25,8 +25,8 @@ use std::sync::Arc;
 use paceline_client::compare::{near_tie_bound, weigh};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_system::Clock;
 use tonic::transport::Channel;
 
 use self::bandwidth::{Bandwidth, Memory};

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use paceline_client::print::bytes;
 use paceline_client::program::beside;
-use paceline_process::platform;
+use paceline_system::platform;
 
 /// The program that links MLX's library.
 const MLX_PROGRAM: &str = "paceline-target";

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_process::clock::unix_seconds;
+use paceline_system::clock::unix_seconds;
 
 use crate::args::DiagnoseArgs;
 use archive::ArchiveError;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use paceline_client::Failure;
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_process::config::AUTO_COSTS;
-use paceline_process::{Loaded, RuntimeDir, chain, platform};
+use paceline_process::{Loaded, RuntimeDir, chain};
 use paceline_proto::v1::{Setting, ShowSettingsRequest, StatusResponse};
 
 use super::{logs, machine};
@@ -175,7 +175,7 @@ fn log_parts(dir: &Path) -> Vec<Part> {
 fn cost_parts(loaded: &Loaded) -> Vec<Part> {
     let dir = match loaded.config.target.saved_costs.as_str() {
         "" => None,
-        AUTO_COSTS => platform::cache_dir().map(|cache| cache.join("paceline/costs")),
+        AUTO_COSTS => paceline_checkpoint::cache_dir().map(|cache| cache.join("paceline/costs")),
         path => Some(PathBuf::from(path)),
     };
     let modified = |path: PathBuf| {

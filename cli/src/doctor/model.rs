@@ -5,8 +5,9 @@ use std::path::Path;
 
 use paceline_client::print::bytes;
 use paceline_process::config::DrafterChoice;
-use paceline_process::{Loaded, chain, platform};
+use paceline_process::{Loaded, chain};
 use paceline_proto::v1::StatusResponse;
+use paceline_system::platform;
 use serde_json::Value;
 use tokio::time::timeout;
 

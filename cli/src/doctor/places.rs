@@ -11,8 +11,9 @@ use nix::unistd::{AccessFlags, access};
 use paceline_client::channel::{OwnAddresses, reachable};
 use paceline_client::print::bytes;
 use paceline_process::config::GatewayConfig;
-use paceline_process::lifecycle::OPEN_FILES;
-use paceline_process::{Loaded, RuntimeDir, chain, keys, platform, runtime_dir};
+use paceline_process::{Loaded, RuntimeDir, chain, keys, runtime_dir};
+use paceline_system::platform;
+use paceline_system::start::OPEN_FILES;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -78,7 +79,7 @@ pub(super) fn directories(loaded: &Loaded) -> Vec<Check> {
         Err(error) => Check::problem(name, chain(&error), ""),
     };
     let name = "cache directory";
-    let cache = match platform::cache_dir() {
+    let cache = match paceline_checkpoint::cache_dir() {
         Some(dir) => directory(name, &dir.join("paceline")),
         None => Check::warning(name, "none", "set $HOME, so that models can be pulled"),
     };

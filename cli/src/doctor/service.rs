@@ -12,9 +12,9 @@ use paceline_client::compare::first_difference;
 use paceline_client::program::beside;
 use paceline_client::{Failure, message};
 use paceline_process::RuntimeDir;
-use paceline_process::clock::unix_seconds;
-use paceline_process::platform::process_age;
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+use paceline_system::clock::unix_seconds;
+use paceline_system::platform::process_age;
 use tokio::time::timeout;
 
 use super::Check;

@@ -19,14 +19,15 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use paceline_checkpoint::{ModelPlaces, ModelRef, SMOLLM2, demo_dir, known_model};
 use paceline_client::failure::{INTERRUPTED, RUN, UNREACHABLE, USAGE};
 use paceline_client::print::bytes;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::{ModelPlaces, ModelRef, SMOLLM2, demo_dir, known_model};
+use paceline_process::Loaded;
 use paceline_process::config::{AUTO_DRAFTER, Config, Device, Source, WITHOUT_DIRECTORY};
-use paceline_process::lifecycle::PARENT_FD;
-use paceline_process::{Loaded, platform};
+use paceline_system::platform;
+use paceline_system::start::PARENT_FD;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use paceline_checkpoint::files;
 use paceline_client::Failure;
 use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
 use paceline_client::program::{complaint, output};
-use paceline_vocabulary::model_files;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub async fn ask(name: &str, timeout: Duration) -> Result<PullPlan, Failure> {
 
 /// Configuration and bytes of weights of a model in this directory; `None` if it cannot be read.
 pub fn local_model(dir: &Path) -> Option<(Value, u64)> {
-    let text = model_files::read(&dir.join("config.json"), MAX_CONFIG_BYTES).ok()?;
+    let text = files::read(&dir.join("config.json"), MAX_CONFIG_BYTES).ok()?;
     let entries = std::fs::read_dir(dir).ok()?.flatten();
     let weights = entries
         .filter(|entry| entry.path().extension().is_some_and(|end| end == "safetensors"))

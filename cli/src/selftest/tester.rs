@@ -9,9 +9,9 @@ use paceline_client::own_service::OwnService;
 use paceline_client::own_service::subject::Subject;
 use paceline_client::prompts::{self, Prompt};
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{RouteWish, StatusResponse};
+use paceline_system::Clock;
 use paceline_vocabulary::Millis;
 use tonic::transport::Channel;
 

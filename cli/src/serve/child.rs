@@ -19,11 +19,12 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::{
     self, ALIVE, MANAGER_VARIABLES, MESSAGE_BYTES, NOTIFY_FD, READY, SUCCESSOR_WANTED,
 };
-use paceline_process::{Loaded, RuntimeDir, listen, platform, telemetry};
+use paceline_process::{Loaded, RuntimeDir, listen, telemetry};
+use paceline_system::platform;
+use paceline_system::start::{PARENT_FD, RESTARTS};
 
 use super::core::ChildEnd;
 use super::listeners::{FrontListeners, TurnedAway};

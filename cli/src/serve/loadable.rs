@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use paceline_client::Screen;
 use paceline_client::program::output;
-use paceline_process::{Exit, Loaded};
+use paceline_process::Loaded;
+use paceline_system::Exit;
 use serde_json::Value;
 
 use super::refusal::{Refusal, refuse};

@@ -18,21 +18,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_checkpoint::ModelPlaces;
 use paceline_client::channel::reachable;
 use paceline_client::failure::{INTERRUPTED, USAGE};
 use paceline_client::own_service::remove_own_dir;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
-use paceline_process::checkpoints::ModelPlaces;
 use paceline_process::config::SupervisorConfig;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
 use paceline_process::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
-use paceline_process::{
-    Clock, Config, ConfigError, Exit, Loaded, RuntimeDir, Signals, chain, platform, socket, task,
-};
+use paceline_process::{Config, ConfigError, Loaded, RuntimeDir, Signals, chain, socket, task};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
+use paceline_system::{Clock, Exit, platform};
 use tokio::sync::mpsc;
 
 use self::child::{Child, ChildSpawner, News};

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::name_of;
 use paceline_client::print::{bytes, share};
-use paceline_process::checkpoints::name_of;
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 use paceline_vocabulary::Millis;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_process::Exit;
+use paceline_system::Exit;
 
 /// Interval between two requests for the status, until the service is ready.
 pub(super) const STATUS_POLL: Duration = Duration::from_millis(200);

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_client::{Failure, Screen};
-use paceline_process::{Clock, lifecycle::supervisor_stop};
+use paceline_process::lifecycle::supervisor_stop;
+use paceline_system::Clock;
 
 use super::facts::{ServiceKind, home, user_id};
 use super::operator::Operator;

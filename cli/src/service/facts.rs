@@ -5,12 +5,13 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{geteuid, getuid};
+use paceline_checkpoint::ModelRef;
 use paceline_client::Failure;
 use paceline_client::program::beside;
-use paceline_process::checkpoints::ModelRef;
+use paceline_process::Loaded;
 use paceline_process::config::{CONFIG_VAR, Config};
-use paceline_process::environment::env_os;
-use paceline_process::{Loaded, platform};
+use paceline_system::environment::env_os;
+use paceline_system::platform;
 
 use crate::args::{ManagerName, ServiceScope};
 
@@ -76,7 +77,7 @@ impl ServiceKind {
             Self::SystemdSystem => Some(PathBuf::from("/run/paceline")),
             Self::LaunchdAgent => None,
         };
-        run.or_else(|| Some(platform::cache_dir()?.join("paceline/run")))
+        run.or_else(|| Some(paceline_checkpoint::cache_dir()?.join("paceline/run")))
     }
 
     /// Checks that there is a manager to give orders to, and that this user may.
@@ -184,7 +185,7 @@ impl Facts {
         let supervisor = beside("paceline-supervisor")?;
         beside("paceline-gateway")?;
         let dir = supervisor.parent().map(Path::to_path_buf).unwrap_or_default();
-        let users_own = platform::home_dir().and_then(|home| home.canonicalize().ok());
+        let users_own = paceline_checkpoint::home_dir().and_then(|home| home.canonicalize().ok());
         let users_own = users_own.map(|home| home.join(".local/bin"));
         let is_default = kind != ServiceKind::SystemdSystem && users_own.as_ref() == Some(&dir);
         let programs = match is_default {
@@ -256,7 +257,7 @@ fn plain(what: &str, path: &Path) -> Result<String, Failure> {
 /// # Errors
 /// `$HOME` is not set.
 pub fn home() -> Result<PathBuf, Failure> {
-    platform::home_dir().ok_or_else(no_home)
+    paceline_checkpoint::home_dir().ok_or_else(no_home)
 }
 
 fn no_home() -> Failure {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_client::{Failure, Screen};
-use paceline_process::Clock;
+use paceline_system::Clock;
 
 use super::facts::ServiceKind;
 use super::operator::{Operator, ServiceReport};

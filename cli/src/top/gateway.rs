@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use paceline_client::channel::{KEY_VAR, OwnAddresses, reachable};
-use paceline_process::environment::env;
+use paceline_system::environment::env;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

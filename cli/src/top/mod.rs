@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use paceline_client::channel::OwnAddresses;
 use paceline_client::{Failure, Screen};
-use paceline_process::{Clock, Loaded, RuntimeDir, Signals, task};
+use paceline_process::{Loaded, RuntimeDir, Signals, task};
+use paceline_system::Clock;
 use tokio::sync::mpsc;
 
 use crate::args::{FrameSize, TopArgs};

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use paceline_process::{Clock, Config, RuntimeDir, socket};
+use paceline_process::{Config, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest};
+use paceline_system::Clock;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::Status;
 use tonic::transport::Channel;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_process::checkpoints::{ModelPlaces, ModelRef};
+use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::{Config, DrafterModels, WITHOUT_DIRECTORY};
 use paceline_process::{Loaded, chain};
 

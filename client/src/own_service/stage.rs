@@ -15,11 +15,12 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::Config;
-use paceline_process::environment::env_os;
-use paceline_process::lifecycle::PARENT_FD;
 use paceline_process::listen::{self, Front};
 use paceline_process::notify::MANAGER_VARIABLES;
-use paceline_process::{Clock, RuntimeDir, telemetry};
+use paceline_process::{RuntimeDir, telemetry};
+use paceline_system::Clock;
+use paceline_system::environment::env_os;
+use paceline_system::start::PARENT_FD;
 use tokio::process::Child;
 
 use super::settings::Settings;

@@ -17,7 +17,6 @@
 //! - [`tensor`] has element types and places of tensors.
 //! - [`link`] has the messages between target and drafter.
 //! - [`trace`] has the place of a span in a trace.
-//! - [`model_files`] opens the files of a model directory, and chooses those with weights.
 //! - [`mean`] has the exponential mean.
 //! - [`sampling`] has the parameters by which tokens are chosen.
 //! - [`chain()`] writes an error and its causes in one line.
@@ -29,7 +28,6 @@ pub mod ids;
 pub mod lane;
 pub mod link;
 pub mod mean;
-pub mod model_files;
 pub mod products;
 pub mod reason;
 pub mod report;

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use paceline_checkpoint::digest::hex;
 use paceline_process::keys::{self, KeyLine};
 use paceline_process::{Config, ConfigError};
 use paceline_vocabulary::KeyId;
@@ -159,10 +160,10 @@ impl FileStamp {
 fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[KnownKey]> {
     let one = |KeyLine { name, digest }| {
         let class = classes.get(&name).map_or(DEFAULT_CLASS, String::as_str);
-        let scope = keys::hex(
-            &Sha256::new().chain_update(b"paceline cache scope").chain_update(digest).finalize()
-                [..16],
-        );
+        let scope = hex(&Sha256::new()
+            .chain_update(b"paceline cache scope")
+            .chain_update(digest)
+            .finalize()[..16]);
         let principal = Principal {
             class: class.into(),
             id: id_of(&name),
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(second.id, alice.id, "limits go by the name");
         assert!(alice.id != bob.id && alice.id != KeyId::NONE && bob.id != KeyId::NONE);
         assert!(alice.scope != bob.scope && alice.scope != second.scope && alice.scope.len() == 32);
-        assert!(!keys::hex(&keys::digest(ALICE)).contains(&*alice.scope));
+        assert!(!hex(&keys::digest(ALICE)).contains(&*alice.scope));
         for wrong in
             ["", "pl_alice", &format!("{ALICE} "), &ALICE.to_uppercase(), &"x".repeat(1 << 20)]
         {

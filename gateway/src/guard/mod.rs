@@ -15,7 +15,8 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use paceline_process::config::GatewayConfig;
-use paceline_process::{Clock, Config, ConfigError, task};
+use paceline_process::{Config, ConfigError, task};
+use paceline_system::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 

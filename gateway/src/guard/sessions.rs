@@ -10,9 +10,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use paceline_checkpoint::digest::hex;
 use paceline_process::RuntimeDir;
 use paceline_process::config::Config;
-use paceline_process::keys::{Digest, digest, hex};
+use paceline_process::keys::{Digest, digest};
 use paceline_vocabulary::Millis;
 use subtle::ConstantTimeEq as _;
 

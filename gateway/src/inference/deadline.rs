@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 
 /// The target ends a request at its deadline, when a step ends. The gateway ends the request
 /// this much later, whatever the target does.
 pub const BACKSTOP: Duration = Duration::from_millis(20);
 
-/// An absolute instant of `paceline_process::platform::CLOCK`, the same in every process of this
+/// An absolute instant of `paceline_system::platform::CLOCK`, the same in every process of this
 /// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {

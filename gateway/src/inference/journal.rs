@@ -165,7 +165,7 @@ fn bytes_of(generation: &Generation) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use paceline_process::clock::monotonic_ns;
+    use paceline_system::clock::monotonic_ns;
 
     use super::*;
 

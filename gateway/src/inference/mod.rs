@@ -47,9 +47,9 @@ pub mod upstream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_process::telemetry::trace::Span;
+use paceline_system::clock::monotonic_ns;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ReservedTokens, expand_placeholders};
 use paceline_text::prompt::conversation::Conversation;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::telemetry::trace::Span;
+use paceline_system::clock::monotonic_ns;
 use paceline_text::stream::AnswerEnd;
 use paceline_vocabulary::generation::FinishReason;
 use paceline_vocabulary::{Reason, Route};

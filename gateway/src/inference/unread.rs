@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures::Stream;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::task;
+use paceline_system::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
 use paceline_vocabulary::Reason;
 use tokio::task::AbortHandle;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_vocabulary::model_files::{self, MAX_TEXT_BYTES};
+use paceline_checkpoint::files::{self, MAX_TEXT_BYTES};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -32,7 +32,7 @@ impl ConfigJson {
     /// The file is missing or no JSON object.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("config.json");
-        let text = model_files::read(&path, MAX_TEXT_BYTES)
+        let text = files::read(&path, MAX_TEXT_BYTES)
             .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
         let mut values: Map<String, Value> = serde_json::from_slice(&text).map_err(|cause| {

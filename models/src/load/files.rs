@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::{Advice, Mmap};
-use paceline_vocabulary::model_files::{self, INDEX, MAX_TEXT_BYTES, MissingWeights, WeightFiles};
+use paceline_checkpoint::files::{self, INDEX, MAX_TEXT_BYTES, MissingWeights, WeightFiles};
 use safetensors::tensor::Dtype;
 use serde::Deserialize;
 
@@ -139,7 +139,7 @@ impl TensorFiles {
         let read = |cause| LoadError::Read { path: path.clone(), cause };
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
         let header_error = |cause| LoadError::Header { path: path.clone(), cause };
-        let mut file = model_files::open(&inside(dir, name)?).map_err(read)?;
+        let mut file = files::open(&inside(dir, name)?).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let mut size = [0u8; 8];
         file.read_exact(&mut size).map_err(|_| {
@@ -195,7 +195,7 @@ impl TensorFiles {
 
 /// The index of shards; `None` without such a file.
 fn read_index(path: &Path) -> Result<Option<Index>, LoadError> {
-    let text = match model_files::read(path, MAX_TEXT_BYTES) {
+    let text = match files::read(path, MAX_TEXT_BYTES) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(LoadError::Read { path: path.to_path_buf(), cause }),
@@ -207,10 +207,10 @@ fn read_index(path: &Path) -> Result<Option<Index>, LoadError> {
 
 /// The error of files of weights that are not there.
 fn absent(dir: &Path, missing: &MissingWeights) -> LoadError {
-    let first = missing.names.first().map_or(model_files::WEIGHTS, String::as_str);
+    let first = missing.names.first().map_or(files::WEIGHTS, String::as_str);
     match &missing.named_by {
         // Opening it gives the system's reason, which may be that it is no regular file.
-        None => match model_files::open(&dir.join(first)) {
+        None => match files::open(&dir.join(first)) {
             Err(cause) => LoadError::Read { path: dir.join(first), cause },
             Ok(_) => LoadError::Missing { name: first.to_owned() },
         },

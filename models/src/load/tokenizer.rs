@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use paceline_vocabulary::model_files::{self, MAX_TOKENIZER_BYTES};
+use paceline_checkpoint::files::{self, MAX_TOKENIZER_BYTES};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest as _, Sha256};
@@ -169,7 +169,7 @@ fn file<T: DeserializeOwned>(
     path: PathBuf,
     expected: &'static str,
 ) -> Result<Option<T>, LoadError> {
-    let text = match model_files::read(&path, MAX_TOKENIZER_BYTES) {
+    let text = match files::read(&path, MAX_TOKENIZER_BYTES) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(LoadError::Read { path, cause }),

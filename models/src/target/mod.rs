@@ -40,7 +40,7 @@ use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 use paceline_blas::RecurrentSizes;
-use paceline_vocabulary::model_files::TOWERS;
+use paceline_checkpoint::files::TOWERS;
 
 use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;

@@ -1,7 +1,7 @@
 //! The vision tower in a checkpoint: whether there is one, and loading it. A checkpoint's
 //! config.json names its sizes (`vision_config`) and the token of an image's rows.
 
-use paceline_vocabulary::model_files::TOWERS;
+use paceline_checkpoint::files::TOWERS;
 
 use super::sizes::Sizes;
 use crate::load::{ConfigJson, LoadError, TensorFiles, Weights};

@@ -1,7 +1,7 @@
 //! The model that is served if nothing names one: smollm2, which talks. Where it is not on this
 //! machine, the embedded demo model takes its place.
 
-use crate::checkpoints::{DEMO_TARGET, KnownModel, ModelPlaces, ModelRef, SMOLLM2};
+use paceline_checkpoint::{DEMO_TARGET, KnownModel, ModelPlaces, ModelRef, SMOLLM2};
 
 /// Environment variable with the model that a process chose because nothing names one. The processes
 /// that it starts choose the same, also if smollm2 is pulled meanwhile. Any setting wins over it.

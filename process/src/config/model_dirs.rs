@@ -7,7 +7,7 @@ use super::{
     WITHOUT_DIRECTORY,
 };
 use crate::chain;
-use crate::checkpoints::{
+use paceline_checkpoint::{
     CURRENT, EMBEDDED, EmbeddedModel, KnownModel, ModelPlaces, ModelRef, SMOLLM2, known_model,
     name_of,
 };

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Auto;
-use crate::checkpoints::SMOLLM2;
+use paceline_checkpoint::SMOLLM2;
 
 /// Where a model runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

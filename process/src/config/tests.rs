@@ -4,7 +4,7 @@ use std::path::Path;
 use super::environment::text_variables;
 use super::known_keys::all_keys;
 use super::*;
-use crate::checkpoints::{ModelPlaces, demo_dir};
+use paceline_checkpoint::{ModelPlaces, demo_dir};
 
 /// Reads a file as a process whose parent found the default model on this machine.
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {

@@ -46,7 +46,7 @@ impl Config {
 /// Tokens of the contexts with which the drafter in `dir` was trained, if its config.json says so.
 fn trained_tokens(dir: &Path) -> Option<u64> {
     let mut text = String::new();
-    let file = paceline_vocabulary::model_files::open(&dir.join("config.json")).ok()?;
+    let file = paceline_checkpoint::files::open(&dir.join("config.json")).ok()?;
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     let config: Value = serde_json::from_str(&text).ok()?;
     let texts = [&config, &config["text_config"]];

@@ -23,7 +23,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::config::Config;
-use crate::{Clock, Exit, platform};
+use paceline_system::{Clock, Exit, platform};
 
 pub use record::WorkerRecord;
 pub use upkeep::Kept;
@@ -121,7 +121,7 @@ impl RuntimeDirError {
         // macOS refuses to unlink a directory with EPERM.
         let of_directory =
             matches!(cause.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::PermissionDenied);
-        match is_full(&cause) {
+        match platform::is_full(&cause) {
             true => Self::Full { path, cause },
             false if of_directory && path.is_dir() => Self::IsDirectory { path },
             false => Self::Io { path, cause },
@@ -141,15 +141,6 @@ pub fn file_error(path: &Path, cause: io::Error) -> io::Error {
     io::Error::new(kind, crate::chain(&RuntimeDirError::at(path, cause)))
 }
 
-/// Whether a write failed because there is no room: on the disk, in the user's quota, or within
-/// RLIMIT_FSIZE.
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
-}
-
 /// A runtime directory that is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
@@ -162,9 +153,9 @@ impl RuntimeDir {
     pub fn locate(config: &Config) -> Result<Self, RuntimeDirError> {
         let set = &config.supervisor.runtime_dir;
         let path = if set.is_empty() {
-            let run = crate::environment::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let run = paceline_system::environment::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
             let run = run.filter(|dir| dir.is_absolute()).map(|dir| dir.join("paceline"));
-            run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run")))
+            run.or_else(|| paceline_checkpoint::cache_dir().map(|dir| dir.join("paceline/run")))
                 .ok_or(RuntimeDirError::Nowhere)?
         } else {
             std::path::absolute(set).map_err(|cause| RuntimeDirError::at(Path::new(set), cause))?

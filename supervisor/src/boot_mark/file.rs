@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
+use paceline_checkpoint::digest;
 use paceline_process::runtime_dir::file_error;
-use paceline_process::{digest, platform};
 use paceline_supervisor_core::boot_mark::{FoundMark, MarkContent};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,10 @@ impl MarkFile {
     /// The mark of the service that runs on this directory; `None`: the user has no cache
     /// directory.
     pub(super) fn of(runtime_dir: &Path) -> Option<Self> {
-        Some(Self::in_dir(&platform::cache_dir()?.join("paceline/boot-marks"), runtime_dir))
+        Some(Self::in_dir(
+            &paceline_checkpoint::cache_dir()?.join("paceline/boot-marks"),
+            runtime_dir,
+        ))
     }
 
     /// As [`MarkFile::of`], among the marks of this directory.

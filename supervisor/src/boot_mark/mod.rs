@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use paceline_process::platform;
 use paceline_supervisor_core::Supervisor;
 use paceline_supervisor_core::boot_mark::{self, MarkContent, StartVerdict};
 use paceline_supervisor_core::worker::stranded_sentence;
+use paceline_system::platform;
 use paceline_vocabulary::Millis;
 
 use crate::events::Change;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use paceline_link::Handover;
 
 use paceline_process::runtime_dir::WorkerRecord;
-use paceline_process::{Exit, task};
+use paceline_process::task;
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
@@ -19,6 +19,7 @@ use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::{DrafterPlan, DrafterStart};
 use paceline_supervisor_core::worker;
 use paceline_supervisor_core::{WorkerId, WorkerSlot};
+use paceline_system::Exit;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;

@@ -10,9 +10,8 @@ mod routing;
 use std::time::Duration;
 
 use fake::{Answer, BUDGET_BYTES, Life, RunningRequest};
-use paceline_process::clock::monotonic_ns;
 use paceline_process::runtime_dir::WorkerRecord;
-use paceline_process::{Config, Exit, RuntimeDir, socket, task};
+use paceline_process::{Config, RuntimeDir, socket, task};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::*;
@@ -22,6 +21,8 @@ use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusR
 use paceline_supervisor::boot_mark::BootMark;
 use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::DrafterPlan;
+use paceline_system::Exit;
+use paceline_system::clock::monotonic_ns;
 
 use paceline_supervisor::status::OwnProcess;
 use paceline_supervisor::{Setup, run};

@@ -1,11 +1,12 @@
 //! Orders of operators about target, gateway, supervisor and the whole service, with scripted
 //! workers.
 
-use paceline_process::{Clock, Exit, task};
+use paceline_process::task;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{DrainRequest, EventsRequest, Process, ProcessState, RestartRequest};
 use paceline_supervisor_core::worker;
+use paceline_system::{Clock, Exit};
 use tonic::Code;
 
 use crate::{Stack, TERM, assert_retryable, batch, failure, request, state, within};

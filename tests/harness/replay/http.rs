@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use serde_json::Value;
 
 use super::{Content, Reply};

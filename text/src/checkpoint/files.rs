@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use paceline_vocabulary::model_files::{self, MAX_TEXT_BYTES, MAX_TOKENIZER_BYTES};
+use paceline_checkpoint::files::{self, MAX_TEXT_BYTES, MAX_TOKENIZER_BYTES};
 use paceline_vocabulary::sampling::{OutOfRange, SamplingRule, SamplingWish};
 use paceline_vocabulary::with_sampling_parameters;
 use serde::de::DeserializeOwned;
@@ -213,7 +213,7 @@ pub(super) fn template(
 /// `tokenizer.json`.
 pub(super) fn tokenizer(dir: &Path) -> Result<TokenizerFile, LoadError> {
     let path = dir.join("tokenizer.json");
-    let json = model_files::read(&path, MAX_TOKENIZER_BYTES)
+    let json = files::read(&path, MAX_TOKENIZER_BYTES)
         .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
     let tokenizer = Tokenizer::from_bytes(json)
         .map_err(|cause| LoadError::broken(&path, "no tokenizer", cause))?;
@@ -238,7 +238,7 @@ impl Ids {
 }
 
 fn text(path: &Path) -> Result<Option<String>, LoadError> {
-    let read = model_files::read(path, MAX_TEXT_BYTES);
+    let read = files::read(path, MAX_TEXT_BYTES);
     let read = read.and_then(|bytes| {
         String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use paceline_vocabulary::model_files::{self, INDEX, WeightFiles};
+use paceline_checkpoint::files::{self, INDEX, WeightFiles};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -43,13 +43,13 @@ fn of_file(path: &Path) -> Result<Map<String, Value>, LoadError> {
         ErrorKind::InvalidData => LoadError::content(path, cause.to_string()),
         _ => LoadError::Read { path: path.to_path_buf(), cause },
     };
-    let mut file = model_files::open(path).map_err(unreadable)?;
+    let mut file = files::open(path).map_err(unreadable)?;
     header::tensors(&mut file).map_err(unreadable)
 }
 
 #[cfg(test)]
 mod tests {
-    use paceline_vocabulary::model_files::WEIGHTS;
+    use paceline_checkpoint::files::WEIGHTS;
 
     use super::*;
 

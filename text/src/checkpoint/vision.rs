@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_vocabulary::model_files::TOWERS;
+use paceline_checkpoint::files::TOWERS;
 use serde_json::{Map, Value};
 
 use super::LoadError;

@@ -75,7 +75,7 @@ impl Worker {
             .env("PACELINE_TARGET__DEVICE", "cpu")
             .envs(environment.iter().copied())
             // Its descriptors are counted, also by a user who is not root.
-            .env(paceline_process::lifecycle::DEBUGGABLE, "1")
+            .env(paceline_system::start::DEBUGGABLE, "1")
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

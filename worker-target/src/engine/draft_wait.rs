@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::Inbox;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::Millis;
 
 use super::{Engine, EngineCommand};

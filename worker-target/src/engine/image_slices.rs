@@ -2,8 +2,8 @@
 
 use paceline_models::ModelError;
 use paceline_models::vision::{Features, ImagePixels};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::WorkerPhase;
+use paceline_system::clock::monotonic_ns;
 use paceline_target_core::{ImageKey, Sequence, SequenceKey, TowerSlice};
 
 use super::Engine;

@@ -4,11 +4,11 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_models::device;
-use paceline_process::clock::monotonic_ns;
-use paceline_process::platform;
 use paceline_process::worker::Inbox;
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::clock::monotonic_ns;
+use paceline_system::platform;
 use paceline_target_core::{Policy, Request, SequenceKey};
 use tonic::Status;
 

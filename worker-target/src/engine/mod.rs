@@ -32,11 +32,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use paceline_models::{KvStore, ModelError, Target};
-use paceline_process::Clock;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_proto::internal::v1::{SpeculationTotals, WorkerPhase};
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_system::Clock;
+use paceline_system::clock::monotonic_ns;
 use paceline_target_core::{Scheduler, SequenceKey, Step};
 use paceline_vocabulary::Millis;
 use paceline_vocabulary::report::LinkReport;

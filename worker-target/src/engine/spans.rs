@@ -1,7 +1,7 @@
 //! Spans of a traced request. They are made of its figures when it ends: a step costs no span.
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::telemetry::trace::{Kind, Span};
+use paceline_system::clock::monotonic_ns;
 
 use crate::running::RunningRequest;
 

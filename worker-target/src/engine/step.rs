@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use paceline_models::sample::Logprobs;
 use paceline_models::vision::ImageForm;
 use paceline_models::{ModelError, SequenceId};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{TokenBatch, WorkerPhase};
+use paceline_system::clock::monotonic_ns;
 use paceline_target_core::{Chosen, Emission, SequenceKey, Step, StepPart};
 
 use super::{Engine, RequestEnd, trace};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_target_core::{
     Chosen, LaneEvent, Parked, SequenceKey, StepPart, TowerSlice, WidthDecision,
 };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use paceline_vocabulary::model_files::{self, MAX_TOKENIZER_BYTES};
+use paceline_checkpoint::files::{self, MAX_TOKENIZER_BYTES};
 use serde::Deserialize;
 
 /// Why a tokenizer cannot be used.
@@ -185,7 +185,7 @@ impl Vocabulary {
     pub(crate) fn read(path: &Path, vocab: usize) -> Result<Self, VocabularyError> {
         let read = |cause| VocabularyError::Read { path: path.to_owned(), cause };
         let parse = |cause| VocabularyError::Parse { path: path.to_owned(), cause };
-        let text = model_files::read(path, MAX_TOKENIZER_BYTES).map_err(read)?;
+        let text = files::read(path, MAX_TOKENIZER_BYTES).map_err(read)?;
         let file: TokenizerFile = serde_json::from_slice(&text).map_err(parse)?;
         Ok(Self::of_words(words(file, vocab)?))
     }

@@ -24,13 +24,13 @@ mod stage;
 use std::cell::Cell;
 
 use futures::future::join_all;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce,
     RepermitRequest, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::link::ProposalKind;
 use tokio::sync::watch;
 use tonic::Status;

@@ -60,7 +60,7 @@ impl Worker {
             .env("PACELINE_TARGET__DEVICE", "cpu")
             .env("PACELINE_TARGET__SAVED_COSTS", "")
             // Its descriptors are counted, also by a user who is not root.
-            .env(paceline_process::lifecycle::DEBUGGABLE, "1")
+            .env(paceline_system::start::DEBUGGABLE, "1")
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stderr(log)

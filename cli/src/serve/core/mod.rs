@@ -19,8 +19,8 @@
 //!       goes on                                        └ after the end of this predecessor
 //! ```
 
-use paceline_process::Exit;
 use paceline_supervisor_core::worker::{Restart, RestartBudget, RestartPauses};
+use paceline_system::Exit;
 use paceline_vocabulary::Millis;
 
 use super::member::{BOTH, Member};

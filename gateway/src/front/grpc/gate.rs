@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use http::{Request, Response};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::{Reason, Refusal};
+use paceline_system::clock::monotonic_ns;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::{Code, Status};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use paceline_process::clock::monotonic_ns;
 use paceline_process::telemetry::trace;
 use paceline_proto::strict::Deferred;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::RequestId;
 use prost::{Message, Name};
 use tonic::Request;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
 use paceline_vocabulary::TraceContext;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::files;
 use paceline_proto::vllm::grpc::engine as vllm;
-use paceline_vocabulary::model_files;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
 use serde::Deserialize;
@@ -39,7 +39,7 @@ impl ConfigFacts {
     pub(super) fn read(directory: &Path) -> Self {
         let read = || {
             let path = directory.join("config.json");
-            serde_json::from_slice(&model_files::read(&path, MAX_CONFIG_BYTES).ok()?).ok()
+            serde_json::from_slice(&files::read(&path, MAX_CONFIG_BYTES).ok()?).ok()
         };
         read().unwrap_or_default()
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::Stream;
 use jiff::Timestamp;
-use paceline_process::clock::unix_ns;
 use paceline_proto::smg::grpc::common;
 use paceline_proto::vllm::grpc::engine as vllm;
+use paceline_system::clock::unix_ns;
 use paceline_vocabulary::Reason;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

@@ -21,11 +21,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _};
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::smg::grpc::common;
 use paceline_proto::strict::Deferred;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_proto::vllm::grpc::engine::vllm_engine_server::{VllmEngine, VllmEngineServer};
+use paceline_system::clock::monotonic_ns;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use paceline_process::keys;
+use paceline_checkpoint::digest::hex;
+use paceline_checkpoint::files;
 use paceline_proto::smg::grpc::common::GetTokenizerChunk;
-use paceline_vocabulary::model_files;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use zip::write::SimpleFileOptions;
@@ -110,7 +110,7 @@ impl Archive {
         let mut left = MAX_BYTES;
         for path in files(directory)? {
             let unreadable = |cause| ArchiveError::Read { path: path.clone(), cause };
-            let file = model_files::open(&path).map_err(unreadable)?;
+            let file = files::open(&path).map_err(unreadable)?;
             let mut content = Vec::new();
             // A file may grow while it is read.
             file.take(left + 1).read_to_end(&mut content).map_err(unreadable)?;
@@ -121,7 +121,7 @@ impl Archive {
             archive.write_all(&content)?;
         }
         let bytes = Bytes::from(archive.finish()?.into_inner());
-        let sha256 = keys::hex(&Sha256::digest(&bytes));
+        let sha256 = hex(&Sha256::digest(&bytes));
         Ok(Self { bytes, sha256 })
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn unpacked(pieces: &[GetTokenizerChunk]) -> Vec<(String, Vec<u8>)> {
         let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.data.to_vec()).collect();
         let (last, others) = pieces.split_last().expect("one at least");
-        assert_eq!(last.sha256, keys::hex(&Sha256::digest(&bytes)));
+        assert_eq!(last.sha256, hex(&Sha256::digest(&bytes)));
         assert!(others.iter().all(|piece| piece.sha256.is_empty()));
         let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("an archive");
         (0..archive.len())

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
-use paceline_process::runtime_dir::is_full;
+use paceline_system::clock::monotonic_ns;
+use paceline_system::platform::is_full;
 use paceline_text::images::container::Header;
 use paceline_text::images::decode::{self, Bounds};
 use paceline_text::images::{

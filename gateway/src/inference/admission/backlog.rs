@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_process::clock::monotonic_ns;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::{KeyId, Reason, Term};
 
 use crate::inference::error::{InferenceError, Result};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use paceline_process::Clock;
 use paceline_proto::ORDER_SOURCE;
 use paceline_proto::v1;
+use paceline_system::Clock;
 use paceline_vocabulary::Reason;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};

@@ -11,7 +11,7 @@ use super::model_dirs::PINS;
 use super::policy::POLICY_KEYS;
 use super::source::{Setting, Source};
 use super::{CONFIG_VAR, Config, ConfigError, warnings};
-use crate::checkpoints::{ModelPlaces, ModelRef, SMOLLM2};
+use paceline_checkpoint::{ModelPlaces, ModelRef, SMOLLM2};
 
 /// A configuration and where it came from.
 #[derive(Clone, Debug)]
@@ -224,7 +224,7 @@ impl Files {
             Some("") => Ok(Self { config: None, kept: named_kept(environment, None)? }),
             Some(path) => Self::of(Some(Path::new(path)), environment),
             None => {
-                let user = crate::platform::config_dir();
+                let user = paceline_system::platform::config_dir();
                 let user = user.map(|dir| dir.join("paceline/paceline.toml"));
                 let here = PathBuf::from("paceline.toml");
                 let config =

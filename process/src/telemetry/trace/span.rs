@@ -4,7 +4,7 @@ use paceline_vocabulary::trace::{SpanId, TraceContext, TraceId};
 
 use super::ended::{EndedSpan, Kind, Value};
 use super::tracer::{Tracer, tracer};
-use crate::clock::{monotonic_ns, unix_ns};
+use paceline_system::clock::{monotonic_ns, unix_ns};
 
 /// A piece of work of a traced request, or nothing if the request is not traced. It ends when this
 /// value is dropped.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::ended::EndedSpan;
 use super::tracer::{FINISH_TIMEOUT, QUEUE_SPANS};
 use super::*;
-use crate::Clock;
+use paceline_system::Clock;
 
 fn trace_id() -> TraceId {
     let id = RequestId::parse("0af7651916cd43dd8448eb211c80319c").expect("an id");

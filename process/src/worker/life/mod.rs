@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::internal::v1::worker_server::WorkerServer;
+use paceline_system::exit_at_once;
+use paceline_system::start;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tonic::service::RoutesBuilder;
@@ -13,10 +15,8 @@ use tonic::service::RoutesBuilder;
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use crate::telemetry::trace::{self, Origin};
-use crate::{
-    Clock, Config, Exit, Loaded, RuntimeDir, Signals, chain, lifecycle, platform, socket, task,
-    telemetry,
-};
+use crate::{Config, Loaded, RuntimeDir, Signals, chain, socket, task, telemetry};
+use paceline_system::{Clock, Exit, platform};
 
 /// How long a worker that failed to load stays, so that a heartbeat brings the reason to the
 /// supervisor: three intervals of heartbeats. An operator learns within a second that a drafter is
@@ -89,7 +89,7 @@ fn run_with(
     teardown_timeout: Duration,
     parts: impl FnOnce(&WorkerContext) -> Result<WorkerParts, Exit>,
 ) -> Exit {
-    lifecycle::settle();
+    start::settle();
     let loaded = match Loaded::find(args.config.as_deref()) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -160,7 +160,7 @@ async fn live(
             let exit = await_teardown(&mut end, &stop, &context.progress, teardown_timeout).await;
             exit.unwrap_or_else(|| {
                 clear();
-                lifecycle::exit_at_once(Exit::Bug)
+                exit_at_once(Exit::Bug)
             })
         }
     };

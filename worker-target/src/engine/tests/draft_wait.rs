@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use paceline_models::sample::SamplingRule;
-use paceline_process::Clock;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Progress, mailbox};
 use paceline_proto::internal::v1::TokenBatch;
+use paceline_system::Clock;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::Millis;
 
 use super::fixture;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use paceline_models::sample::{RowRule, SamplingRule, choose};
 use paceline_models::{Batch, Segment, SequenceId, Wants};
-use paceline_process::Clock;
-use paceline_process::clock::monotonic_ns;
 use paceline_process::config::WiredMemory;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
+use paceline_system::Clock;
+use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::Millis;
 
 use super::fixture;

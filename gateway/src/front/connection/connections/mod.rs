@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
-use paceline_process::platform;
+use paceline_system::platform;
 use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 

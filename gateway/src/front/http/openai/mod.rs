@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use paceline_process::clock::unix_seconds;
+use paceline_system::clock::unix_seconds;
 use paceline_vocabulary::generation::FinishReason;
 use serde::Serialize;
 use serde_json::json;

@@ -16,7 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
-use paceline_process::checkpoints::{ModelPlaces, ModelRef};
+use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_vocabulary::{Reason, chain};
 use serde::Deserialize;

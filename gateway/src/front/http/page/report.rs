@@ -1,7 +1,7 @@
 //! The body of `GET /status`.
 
 use axum::http::request::Parts;
-use paceline_process::clock::unix_seconds;
+use paceline_system::clock::unix_seconds;
 use serde::Serialize;
 use utoipa::ToSchema;
 

@@ -9,15 +9,17 @@
 //! $HF_HOME/hub/models--org--name/refs/main               the commit, as text
 //! ```
 
+mod user;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-use paceline_vocabulary::model_files::{self, INDEX, MAX_TEXT_BYTES, WeightFiles};
 use serde::Deserialize;
 
-use super::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
-use crate::environment::env_os;
-use crate::platform;
+pub use user::{cache_dir, home_dir, xdg};
+
+use crate::files::{self, INDEX, MAX_TEXT_BYTES, WeightFiles};
+use crate::name::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
 
 /// Link to the revision of a pulled model that its name stands for.
 pub const CURRENT: &str = "current";
@@ -62,9 +64,10 @@ pub struct ModelPlaces {
 impl ModelPlaces {
     /// The places of this user.
     pub fn of_user() -> Self {
-        let absolute =
-            |name: &str| env_os(name).map(PathBuf::from).filter(|dir: &PathBuf| dir.is_absolute());
-        let home = platform::home_dir();
+        let absolute = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|dir: &PathBuf| dir.is_absolute())
+        };
+        let home = user::home_dir();
         // The Hugging Face libraries use ~/.cache on every system.
         let hub_home = || {
             let cache = absolute("XDG_CACHE_HOME");
@@ -72,11 +75,7 @@ impl ModelPlaces {
             absolute("HF_HOME").or_else(|| cache.map(|cache| cache.join("huggingface")))
         };
         let hub_cache = absolute("HF_HUB_CACHE").or_else(|| Some(hub_home()?.join("hub")));
-        Self {
-            own: platform::cache_dir().map(|cache| cache.join("paceline/models")),
-            hub_cache,
-            home,
-        }
+        Self { own: user::cache_dir().map(|cache| cache.join("paceline/models")), hub_cache, home }
     }
 
     /// Directory of the pulled revisions of a model.
@@ -204,7 +203,7 @@ fn whole_snapshot(repository: &Path, subfolder: Option<&str>) -> Option<PathBuf>
     let snapshots = repository.join("snapshots");
     let inner = |dir: PathBuf| subfolder.map_or(dir.clone(), |folder| dir.join(folder));
     let whole = |dir: &PathBuf| missing_files(dir).is_empty();
-    let main = model_files::read(&repository.join("refs/main"), MAX_REVISION_BYTES)
+    let main = files::read(&repository.join("refs/main"), MAX_REVISION_BYTES)
         .ok()
         .and_then(|text| String::from_utf8(text).ok())
         .map(|commit| commit.trim().to_owned())
@@ -325,7 +324,7 @@ pub fn missing_files(dir: &Path) -> Vec<String> {
     let shards = match index.is_file() {
         false => None,
         true => {
-            let read = model_files::read(&index, MAX_TEXT_BYTES).ok();
+            let read = files::read(&index, MAX_TEXT_BYTES).ok();
             let read = read.and_then(|text| serde_json::from_slice::<Index>(&text).ok());
             // The loader says what is wrong with an index that cannot be read.
             let Some(Index { weight_map }) = read else { return missing };

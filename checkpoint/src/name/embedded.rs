@@ -61,7 +61,8 @@ pub fn demo_dir(which: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoints::{ModelRef, missing_files, name_of};
+    use crate::name::ModelRef;
+    use crate::places::{missing_files, name_of};
 
     #[test]
     fn each_embedded_model_is_whole_and_known_by_name_and_by_directory() {

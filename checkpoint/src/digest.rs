@@ -8,9 +8,14 @@ use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// SHA-256 of a file, in hexadecimal; `None` if it cannot be read.
 pub fn of_file(path: &Path) -> Option<String> {
-    let mut file = paceline_vocabulary::model_files::open(path).ok()?;
+    let mut file = crate::files::open(path).ok()?;
     let (mut hasher, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut buffer).ok()? {
@@ -18,12 +23,12 @@ pub fn of_file(path: &Path) -> Option<String> {
             count => hasher.update(&buffer[..count]),
         }
     }
-    Some(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Some(hex(&hasher.finalize()))
 }
 
 /// SHA-256 of these bytes, in hexadecimal.
 pub fn of_bytes(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
 }
 
 /// A digest in hexadecimal digits that another checkpoint, another quantization of it, or a changed
@@ -51,7 +56,7 @@ pub fn of_checkpoint(dir: &Path, settings: &str) -> String {
             }
         }
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hasher.finalize())
 }
 
 /// A number that stands for the names, sizes and times of a directory's files; of a file, for its

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::name::{ModelName, NameError};
+use super::model_name::{ModelName, NameError};
 
 /// Name of the small language model that is served if nothing names another. `paceline pull smollm2`
 /// puts it into the user's cache.
@@ -114,8 +114,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::checkpoints::ModelRef;
-    use crate::config::WITHOUT_DIRECTORY;
+    use crate::name::ModelRef;
+
+    /// Drafters without files of their own.
+    const WITHOUT_DIRECTORY: [&str; 2] = ["lookup", "target"];
 
     #[test]
     fn each_row_has_a_name_of_its_own_and_a_model_that_a_pull_knows() {

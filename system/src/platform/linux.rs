@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::time::ClockId;
+use paceline_checkpoint::xdg;
 
 /// This clock stands still during sleep, as do the timers of std, tokio, poll and epoll.
 pub(super) const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
@@ -211,12 +212,8 @@ pub(super) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-pub(super) fn cache_dir() -> Option<PathBuf> {
-    super::xdg("XDG_CACHE_HOME", ".cache")
-}
-
 pub(super) fn config_dir() -> Option<PathBuf> {
-    super::xdg("XDG_CONFIG_HOME", ".config")
+    xdg("XDG_CONFIG_HOME", ".config")
 }
 
 #[cfg(test)]

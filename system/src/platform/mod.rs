@@ -170,19 +170,18 @@ pub fn free_bytes(dir: &Path) -> Option<u64> {
     Some(free)
 }
 
-/// The user's cache directory.
-pub fn cache_dir() -> Option<std::path::PathBuf> {
-    system::cache_dir()
-}
-
 /// The user's configuration directory.
 pub fn config_dir() -> Option<std::path::PathBuf> {
     system::config_dir()
 }
 
-/// The user's home directory.
-pub fn home_dir() -> Option<std::path::PathBuf> {
-    crate::environment::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
+/// Whether a write failed because there is no room: on the disk, in the user's quota, or within
+/// RLIMIT_FSIZE.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Listening sockets that launchd holds for this job under this key of its `Sockets`. `None` if
@@ -202,16 +201,11 @@ pub fn abstract_address(name: &str) -> std::io::Result<std::os::unix::net::Socke
     system::abstract_address(name)
 }
 
-fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
-    let set = crate::environment::env_os(name)
-        .map(std::path::PathBuf::from)
-        .filter(|dir| dir.is_absolute());
-    set.or_else(|| home_dir().map(|home| home.join(below_home)))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 
     #[test]
     fn only_a_tcp_socket_after_listen_is_a_listener() {
@@ -221,9 +215,10 @@ mod tests {
         assert!(super::is_tcp_listener(listener.as_fd()).expect("a socket"));
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         assert!(!super::is_tcp_listener(client.as_fd()).expect("a socket"), "a connection");
-        let fresh = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+        let fresh = socket(family, kind, SockFlag::empty(), None).expect("a socket");
         assert!(!super::is_tcp_listener(fresh.as_fd()).expect("a socket"), "an unbound socket");
-        fresh.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        bind(fresh.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).expect("a free port");
         assert!(!super::is_tcp_listener(fresh.as_fd()).expect("a socket"), "a bound socket");
         let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         assert!(

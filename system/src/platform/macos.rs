@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{SockType, getsockopt, setsockopt, sockopt};
 use nix::time::ClockId;
+use paceline_checkpoint::{home_dir, xdg};
 
 /// CLOCK_MONOTONIC of macOS goes on during sleep. This clock stands still, as do the timers of std,
 /// tokio, poll and kqueue. Source: Apple's Libc, gen/clock_gettime.c.
@@ -288,12 +289,8 @@ pub(super) fn abstract_address(_name: &str) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-pub(super) fn cache_dir() -> Option<PathBuf> {
-    super::home_dir().map(|home| home.join("Library/Caches"))
-}
-
 pub(super) fn config_dir() -> Option<PathBuf> {
     // First the place that command-line users expect, then the system's.
-    let set = super::xdg("XDG_CONFIG_HOME", ".config").filter(|dir| dir.join("paceline").is_dir());
-    set.or_else(|| super::home_dir().map(|home| home.join("Library/Application Support")))
+    let set = xdg("XDG_CONFIG_HOME", ".config").filter(|dir| dir.join("paceline").is_dir());
+    set.or_else(|| home_dir().map(|home| home.join("Library/Application Support")))
 }
