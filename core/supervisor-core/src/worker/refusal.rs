@@ -47,7 +47,8 @@ impl Worker {
     pub(super) fn on_files_seen(&mut self, files: u64, now: Millis, out: &mut Vec<Action>) {
         let is_still = self.files.last.replace(files) == Some(files);
         if !self.is_refused() {
-            self.files.at_start.get_or_insert(files);
+            // The last answer counts: one before it may be that of an earlier start.
+            self.files.at_start = Some(files);
         } else if is_still && self.files.at_start != Some(files) {
             self.budget.clear();
             self.restart("the model's files have changed", now, out);

@@ -75,6 +75,8 @@ impl Machine {
             "starved" if !self.absent => {
                 self.unresponsive_until = self.unresponsive_until.max(self.now + first);
                 self.starved_ms = self.unresponsive_until - self.now;
+                // It delivers nothing meanwhile.
+                self.delivered.behind_since = None;
             }
             "silence" => {
                 self.faults.silent_until[first as usize] = self.now + second;
