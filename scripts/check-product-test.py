@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that the checks of names, rooms, public items and words find what they are for, and nothing else."""
+"""Proves that the checks of names, files of models, rooms, public items and words find what they are for, and nothing else."""
 import os
 import re
 import unittest
@@ -40,6 +40,19 @@ class Names(unittest.TestCase):
     def test_examples_and_the_crate_of_tests_are_no_product(self):
         files = {f"{room}/src/lib.rs": "".join(f"struct N{at};\n" for at in range(self.MOST + 1)) for room in ("a", "tests", "examples/b", "fuzz")}
         self.assertEqual("", report("check-names.py", files))
+
+
+class ModelFiles(unittest.TestCase):
+    def faults(self, text, room="text"):
+        return report("check-model-files.py", {f"{room}/src/lib.rs": text})
+
+    def test_a_name_of_a_models_file_outside_its_room(self):
+        for name in ("config.json", "tokenizer.json", "model.safetensors.index.json"):
+            spelled = f'const X: &str = "{name}";\n'
+            self.assertIn(f'text/src/lib.rs:1: expected a name of checkpoint::files, found "{name}"', self.faults(spelled))
+            self.assertEqual("", self.faults(spelled, "checkpoint"))
+            self.assertEqual("", self.faults(f"#[cfg(test)]\nmod tests {{\n    {spelled}}}\n"))
+        self.assertEqual("", self.faults('// "config.json"\nconst X: &str = "no config.json";\n'))
 
 
 class Rooms(unittest.TestCase):

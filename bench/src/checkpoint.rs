@@ -3,17 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use paceline_checkpoint::files::{self, MAX_TEXT_BYTES};
+use paceline_checkpoint::{config, files};
 use paceline_text::checkpoint::header;
 use serde_json::{Map, Value};
-
-/// `config.json` of a model.
-///
-/// # Errors
-/// It cannot be read, or is not JSON.
-pub fn config(dir: &Path) -> io::Result<Value> {
-    Ok(serde_json::from_slice(&files::read(&dir.join("config.json"), MAX_TEXT_BYTES)?)?)
-}
 
 /// The tensors of all files of a model, by name.
 ///
@@ -35,15 +27,10 @@ pub fn tensors(dir: &Path) -> io::Result<Map<String, Value>> {
 /// # Errors
 /// The files cannot be read, or name no family.
 pub fn kind(dir: &Path) -> io::Result<String> {
-    let config = config(dir)?;
-    let family = config["model_type"].as_str().ok_or(io::ErrorKind::InvalidData)?;
-    let settings = &config["quantization"];
-    Ok(match settings["bits"].as_u64() {
-        None => format!("{family}, float"),
-        Some(bits) => {
-            format!("{family}, {} {bits}-bit", settings["mode"].as_str().unwrap_or("affine"))
-        }
-    })
+    let config = config::read(dir)?;
+    let family = config::family(&config).ok_or(io::ErrorKind::InvalidData)?;
+    let format = config::quantization(&config);
+    Ok(format!("{family}, {}", format.as_deref().unwrap_or("float")))
 }
 
 /// Number of a model's parameters.
@@ -51,7 +38,7 @@ pub fn kind(dir: &Path) -> io::Result<String> {
 /// # Errors
 /// The files cannot be read.
 pub fn parameters(dir: &Path) -> io::Result<u64> {
-    Ok(count(&tensors(dir)?, &config(dir)?["quantization"]))
+    Ok(count(&tensors(dir)?, &config::read(dir)?["quantization"]))
 }
 
 /// A quantized matrix is a tensor of packed words, with a scale for each group of parameters.

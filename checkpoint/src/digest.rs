@@ -8,6 +8,8 @@ use std::time::SystemTime;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::files::CONFIG;
+
 /// Bytes in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -42,7 +44,7 @@ pub fn of_checkpoint(dir: &Path, settings: &str) -> String {
     files.sort();
     for file in files {
         let name = file.file_name().unwrap_or_default().as_encoded_bytes();
-        if name == b"config.json" || name.ends_with(b".index.json") {
+        if name == CONFIG.as_bytes() || name.ends_with(b".index.json") {
             hasher.update(name);
             hasher.update(of_file(&file).unwrap_or_default());
         } else if name.ends_with(b".safetensors") {

@@ -7,6 +7,35 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+/// The configuration, which every model has.
+pub const CONFIG: &str = "config.json";
+/// The settings of generation that the publisher advises.
+pub const GENERATION_CONFIG: &str = "generation_config.json";
+/// The tokenizer.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// The settings of the tokenizer.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The chat template of a model that reads images, in files of earlier libraries.
+pub const CHAT_TEMPLATE: &str = "chat_template.json";
+/// The settings of the image processor.
+pub const PREPROCESSOR_CONFIG: &str = "preprocessor_config.json";
+/// The settings of all processors, in newer files.
+pub const PROCESSOR_CONFIG: &str = "processor_config.json";
+/// Small files of fixed names: configuration, tokenizer, template, images.
+pub const TEXT_FILES: [&str; 12] = [
+    "added_tokens.json",
+    CHAT_TEMPLATE,
+    CONFIG,
+    GENERATION_CONFIG,
+    "merges.txt",
+    PREPROCESSOR_CONFIG,
+    PROCESSOR_CONFIG,
+    "special_tokens_map.json",
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    "video_preprocessor_config.json",
+    "vocab.json",
+];
 /// Name of the index of a model's shards.
 pub const INDEX: &str = "model.safetensors.index.json";
 /// Name of the file with all weights of a model without shards.

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!  error · files          why a file cannot be used; how one is opened, and which hold the weights
+//!  config                 the configuration, for lists and guesses
 //!  name · digest          names of models; digests of files
 //!  places                 where models lie on this machine
 //!  gguf · package         the reader of GGUF files; packages that carry a model
@@ -12,6 +13,7 @@
 //!  llama                  the checkpoint in MLX's layout that a GGUF file of this architecture becomes
 //! ```
 
+pub mod config;
 pub mod digest;
 mod error;
 pub mod files;

@@ -1,20 +1,15 @@
 //! `paceline models`: the models of this machine, with sizes. Reads their config.json, no weights.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use paceline_checkpoint::files;
-use paceline_checkpoint::{CheckpointKind, ListedCheckpoint, ModelPlaces};
+use paceline_checkpoint::{CheckpointKind, ListedCheckpoint, ModelPlaces, config};
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::args::ModelsArgs;
 use crate::known_models;
 
-/// Most bytes of a config.json that is read: published ones have some KiB.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Digits of a commit that a person needs.
 const COMMIT_DIGITS: usize = 12;
 
@@ -66,32 +61,12 @@ impl Model {
             CheckpointKind::Pulled { is_current } => ("pulled", is_current),
             CheckpointKind::HubCache { is_current } => ("hub cache", is_current),
         };
-        let config = config(&path);
-        let family = config.get("model_type").and_then(Value::as_str).map(str::to_owned);
-        let quantization = quantization(&config);
+        let config = config::read(&path).unwrap_or_default();
+        let family = config::family(&config).map(str::to_owned);
+        let quantization = config::quantization(&config);
         let path = path.display().to_string();
         Self { name, source, revision, current, bytes, family, quantization, missing, path }
     }
-}
-
-/// `config.json` of a directory; null if it cannot be read.
-fn config(dir: &Path) -> Value {
-    let text = files::read(&dir.join("config.json"), MAX_CONFIG_BYTES);
-    text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
-}
-
-/// The default format of a quantized checkpoint in a few words.
-fn quantization(config: &Value) -> Option<String> {
-    let settings = ["quantization", "quantization_config"].into_iter();
-    let settings = settings.filter_map(|key| config.get(key)).find(|value| value.is_object())?;
-    if let Some(method) = settings.get("quant_method").and_then(Value::as_str) {
-        return Some(method.to_owned());
-    }
-    let mode = settings.get("mode").and_then(Value::as_str).unwrap_or("affine");
-    Some(match settings.get("bits").and_then(Value::as_u64) {
-        Some(bits) => format!("{mode} {bits}-bit"),
-        None => mode.to_owned(),
-    })
 }
 
 fn table(models: &[Model]) -> String {
@@ -143,20 +118,6 @@ mod tests {
              smollm2     3.0 MiB  qwen3, float, pulled; lacks x\n"
         );
         assert!(table(&[]).contains("paceline pull"));
-    }
-
-    #[test]
-    fn a_configs_quantization_is_named_in_two_words() {
-        for (config, expected) in [
-            (r#"{}"#, None),
-            (r#"{"quantization":{"bits":4,"group_size":64}}"#, Some("affine 4-bit")),
-            (r#"{"quantization":{"bits":4,"mode":"mxfp4"}}"#, Some("mxfp4 4-bit")),
-            (r#"{"quantization_config":{"quant_method":"gptq","bits":4}}"#, Some("gptq")),
-            (r#"{"quantization":null}"#, None),
-        ] {
-            let config = serde_json::from_str(config).expect("JSON");
-            assert_eq!(quantization(&config).as_deref(), expected);
-        }
     }
 
     #[test]

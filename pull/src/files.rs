@@ -4,37 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
+use paceline_checkpoint::files::{INDEX, TEXT_FILES};
 use serde::Deserialize;
 
-/// Index of the shards.
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// Weights in one file.
-pub(crate) const WEIGHTS: &str = "model.safetensors";
-/// The configuration, which every model has.
-pub(crate) const CONFIG: &str = "config.json";
+/// Further files that are fetched if a model has them: templates, and the index.
+const FURTHER: [&str; 3] =
+    ["chat_template.jinja", "additional_chat_templates/tool_use.jinja", INDEX];
 
-/// Small files that are fetched if a model has them: configuration, tokenizer, template, images.
-const SMALL: [&str; 15] = [
-    CONFIG,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-    "additional_chat_templates/tool_use.jinja",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "video_preprocessor_config.json",
-    INDEX,
-];
+fn is_small(name: &str) -> bool {
+    TEXT_FILES.contains(&name) || FURTHER.contains(&name)
+}
 
-/// Whether a file has weights. Every other file that serving needs is in the list.
+/// Whether a file has weights. Every other file that serving needs is in the lists of small ones.
 pub(crate) fn is_weights(name: &str) -> bool {
-    !SMALL.contains(&name)
+    !is_small(name)
 }
 
 /// Longest name of a revision.
@@ -77,7 +60,7 @@ pub(crate) fn is_safe(name: &str) -> bool {
 
 /// The small files among those that a revision has.
 pub(crate) fn small<'a>(there: impl Iterator<Item = &'a str>) -> Vec<String> {
-    there.filter(|name| SMALL.contains(name)).map(str::to_owned).collect()
+    there.filter(|name| is_small(name)).map(str::to_owned).collect()
 }
 
 /// The shards that an index names.
@@ -135,16 +118,26 @@ mod tests {
     fn only_what_serving_needs_is_chosen() {
         let there = [
             "README.md",
+            "additional_chat_templates/tool_use.jinja",
+            "chat_template.jinja",
             "config.json",
             "consolidated.safetensors",
             "mtp/config.json",
             "model.safetensors",
+            "model.safetensors.index.json",
             "pytorch_model.bin",
             "tokenizer.json",
             "x.gguf",
             "x.pth",
         ];
-        assert_eq!(small(there.into_iter()), ["config.json", "tokenizer.json"]);
+        let expected = [
+            "additional_chat_templates/tool_use.jinja",
+            "chat_template.jinja",
+            "config.json",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+        ];
+        assert_eq!(small(there.into_iter()), expected);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The files of a revision that serving needs. The index of shards names some of them.
 
 use paceline_checkpoint::ModelName;
-use paceline_checkpoint::files::{MissingWeights, WeightFiles};
+use paceline_checkpoint::files::{CONFIG, INDEX, MissingWeights, WEIGHTS, WeightFiles};
 
 use crate::error::PullError;
-use crate::files::{CONFIG, INDEX, WEIGHTS, is_weights, shards, small};
+use crate::files::{is_weights, shards, small};
 use crate::hub::{RemoteFile, Revision};
 use crate::progress::bytes;
 

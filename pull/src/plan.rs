@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use paceline_checkpoint::files;
+use paceline_checkpoint::files::{self, CONFIG};
 use paceline_system::platform::free_bytes;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::error::PullError;
-use crate::files::CONFIG;
 use crate::progress::bytes;
 use crate::store::has_room;
 

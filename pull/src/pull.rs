@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_checkpoint::files;
+use paceline_checkpoint::files::{self, CONFIG, INDEX};
 use paceline_checkpoint::{ModelName, ModelPlaces, ModelRef, missing_files};
 
 use crate::client::Client;
 use crate::digest::Expected;
 use crate::download::{Download, fetched};
 use crate::error::PullError;
-use crate::files::{CONFIG, INDEX, is_safe, is_weights};
+use crate::files::{is_safe, is_weights};
 use crate::hub::{RemoteFile, Revision};
 use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
 use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PullPlan, read_config};

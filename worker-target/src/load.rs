@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use paceline_checkpoint::files::TOKENIZER;
 use paceline_models::exact_lanes::{logit_unit, needs_exact_lanes, set_exact_lanes};
 use paceline_models::load::token_digest;
 use paceline_models::{
@@ -37,9 +38,6 @@ const FEATURE_ROWS: u64 = 4;
 const RETAINED_FEATURES_BYTES: u64 = 64 << 20;
 /// Most of the KV budget that they may take: one part of this many.
 const RETAINED_FEATURES_SHARE: u64 = 8;
-
-/// The tokenizer's file in the model's directory.
-const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Why a target cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +153,7 @@ fn loaded_model(
 ) -> LoadedModel {
     let WorkerContext { config, progress, .. } = context;
     let info = model.info();
-    let tokenizer = info.path.join(TOKENIZER_FILE);
+    let tokenizer = info.path.join(TOKENIZER);
     let grammars = Grammars::new(tokenizer, info.vocab as usize, progress.clone());
     if let Err(error) = grammars.read_vocabulary() {
         tracing::warn!(%error, "the first grammar waits until the vocabulary is read");

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use paceline_checkpoint::config;
 use paceline_client::Failure;
 use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
@@ -60,7 +61,7 @@ impl Model {
 /// Share of the weights that each token reads: all except an input embedding that is not also the
 /// output head, and the experts that a token does not go through.
 fn share_read(dir: &Path) -> io::Result<f64> {
-    let experts = share_of_experts(&checkpoint::config(dir)?);
+    let experts = share_of_experts(&config::read(dir)?);
     Ok(share_of(&sizes(&checkpoint::tensors(dir)?), experts))
 }
 

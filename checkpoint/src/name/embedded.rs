@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::files::CONFIG;
+
 /// Name of the embedded pair that reads text alone.
 pub const DEMO_TARGET: &str = "demo-target";
 
@@ -55,7 +57,7 @@ pub fn demo_dir(which: &str) -> Option<PathBuf> {
     std::iter::once(installed)
         .chain(built)
         .map(|demo| demo.join(which))
-        .find(|dir| dir.join("config.json").is_file())
+        .find(|dir| dir.join(CONFIG).is_file())
 }
 
 #[cfg(test)]

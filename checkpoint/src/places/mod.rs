@@ -18,14 +18,12 @@ use serde::Deserialize;
 
 pub use user::{cache_dir, home_dir, xdg};
 
-use crate::files::{self, INDEX, MAX_TEXT_BYTES, WeightFiles};
+use crate::files::{self, CONFIG, INDEX, MAX_TEXT_BYTES, WeightFiles};
 use crate::name::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
 
 /// Link to the revision of a pulled model that its name stands for.
 pub const CURRENT: &str = "current";
 
-/// The configuration that every model has.
-const CONFIG: &str = "config.json";
 /// Files of adapters: of the package PEFT, and of mlx-lm.
 const ADAPTER: [&str; 3] =
     ["adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"];

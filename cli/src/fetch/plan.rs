@@ -4,15 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_checkpoint::files;
+use paceline_checkpoint::config;
 use paceline_client::Failure;
 use paceline_client::failure::{RUN, UNREACHABLE, USAGE};
 use paceline_client::program::{complaint, output};
 use serde::Deserialize;
 use serde_json::Value;
-
-/// Most bytes of the configuration of a model that are read.
-const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// What a pull would do.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -59,12 +56,12 @@ pub async fn ask(name: &str, timeout: Duration) -> Result<PullPlan, Failure> {
 
 /// Configuration and bytes of weights of a model in this directory; `None` if it cannot be read.
 pub fn local_model(dir: &Path) -> Option<(Value, u64)> {
-    let text = files::read(&dir.join("config.json"), MAX_CONFIG_BYTES).ok()?;
+    let config = config::read(dir).ok()?;
     let entries = std::fs::read_dir(dir).ok()?.flatten();
     let weights = entries
         .filter(|entry| entry.path().extension().is_some_and(|end| end == "safetensors"))
         // Files of the Hugging Face cache are links.
         .filter_map(|entry| std::fs::metadata(entry.path()).ok());
     let stored = weights.map(|meta| meta.len()).fold(0, u64::saturating_add);
-    Some((serde_json::from_slice(&text).ok()?, stored))
+    Some((config, stored))
 }

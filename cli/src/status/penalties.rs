@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use paceline_checkpoint::files;
+use paceline_checkpoint::files::{self, GENERATION_CONFIG};
 use serde_json::Value;
 
 /// Most bytes of a generation_config.json that is read: published ones have some hundred.
@@ -14,7 +14,7 @@ const PENALTIES: [(&str, f64); 3] =
 
 /// A line for a model that has some; empty otherwise, and if the file cannot be read from here.
 pub(super) fn line(model: &Path) -> String {
-    let text = files::read(&model.join("generation_config.json"), MAX_BYTES);
+    let text = files::read(&model.join(GENERATION_CONFIG), MAX_BYTES);
     let defaults = text.ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
     let defaults = defaults.filter(|defaults| defaults["do_sample"] == true).unwrap_or_default();
     let changing = |(name, off): (&str, f64)| {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_checkpoint::files::{self, MAX_TEXT_BYTES};
+use paceline_checkpoint::files::{self, CONFIG, MAX_TEXT_BYTES};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -31,7 +31,7 @@ impl ConfigJson {
     /// # Errors
     /// The file is missing or no JSON object.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
-        let path = dir.join("config.json");
+        let path = dir.join(CONFIG);
         let text = files::read(&path, MAX_TEXT_BYTES)
             .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
@@ -64,7 +64,7 @@ impl ConfigJson {
             }
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
-        std::fs::write(dir.path().join("config.json"), base.to_string()).expect("written");
+        std::fs::write(dir.path().join(CONFIG), base.to_string()).expect("written");
         Self::read(dir.path()).expect("an object")
     }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use paceline_checkpoint::files::{self, MAX_TOKENIZER_BYTES};
+use paceline_checkpoint::files::{self, GENERATION_CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest as _, Sha256};
@@ -133,7 +133,7 @@ fn tokens(dir: &Path) -> Result<Option<Vec<(u32, String)>>, LoadError> {
     tokens.sort_unstable();
     tokens.dedup();
     if tokens.is_empty() {
-        let path = dir.join("tokenizer.json");
+        let path = dir.join(TOKENIZER);
         return Err(LoadError::Broken { path, what: "expected token ids, found none".into() });
     }
     Ok(Some(tokens))
@@ -153,7 +153,7 @@ pub fn special_ids(dir: &Path) -> Result<Vec<u32>, LoadError> {
 /// # Errors
 /// generation_config.json is there and cannot be read, or `eos_token_id` is of another form.
 pub fn stop_ids(dir: &Path, config: &ConfigJson) -> Result<Vec<u32>, LoadError> {
-    let path = dir.join("generation_config.json");
+    let path = dir.join(GENERATION_CONFIG);
     let expected = "an object whose eos_token_id is an id or several";
     let generation: Generation = file(path, expected)?.unwrap_or_default();
     let both = [generation.eos_token_id, config.optional("eos_token_id")?];
@@ -161,7 +161,7 @@ pub fn stop_ids(dir: &Path, config: &ConfigJson) -> Result<Vec<u32>, LoadError> 
 }
 
 fn tokenizer(dir: &Path) -> Result<Option<Tokenizer>, LoadError> {
-    file(dir.join("tokenizer.json"), "a tokenizer with model.vocab")
+    file(dir.join(TOKENIZER), "a tokenizer with model.vocab")
 }
 
 /// The JSON of a file that may be absent.

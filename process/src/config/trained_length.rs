@@ -1,18 +1,13 @@
 //! Which contexts a drafter was trained with, and a warning where `routing.max_context` lets it
 //! draft for longer ones.
 
-use std::io::Read as _;
 use std::path::Path;
-
-use serde_json::Value;
 
 use super::{Auto, Config, DrafterChoice};
 
 /// Tokens of the contexts with which drafters are trained that are published for a target. Their
 /// `max_position_embeddings` repeats the target's, so that only a smaller one says something.
 const PUBLISHED_TOKENS: u64 = 4_096;
-/// Bytes of a config.json that are read: a hundred times those of known ones.
-const MAX_BYTES: u64 = 1 << 20;
 /// Words in the architectures of drafters that are trained for a target.
 const TRAINED_FOR_A_TARGET: [&str; 4] = ["DFlash", "DSpark", "Eagle", "Speculator"];
 
@@ -45,10 +40,7 @@ impl Config {
 
 /// Tokens of the contexts with which the drafter in `dir` was trained, if its config.json says so.
 fn trained_tokens(dir: &Path) -> Option<u64> {
-    let mut text = String::new();
-    let file = paceline_checkpoint::files::open(&dir.join("config.json")).ok()?;
-    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    let config: Value = serde_json::from_str(&text).ok()?;
+    let config = paceline_checkpoint::config::read(dir).ok()?;
     let texts = [&config, &config["text_config"]];
     let positions = texts.iter().find_map(|part| part["max_position_embeddings"].as_u64());
     let architecture = config["architectures"][0].as_str().unwrap_or_default();

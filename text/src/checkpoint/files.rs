@@ -3,7 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use paceline_checkpoint::files::{self, MAX_TEXT_BYTES, MAX_TOKENIZER_BYTES};
+use paceline_checkpoint::files::{
+    self, CHAT_TEMPLATE, CONFIG, GENERATION_CONFIG, MAX_TEXT_BYTES, MAX_TOKENIZER_BYTES, TOKENIZER,
+    TOKENIZER_CONFIG,
+};
 use paceline_vocabulary::sampling::{OutOfRange, SamplingRule, SamplingWish};
 use paceline_vocabulary::with_sampling_parameters;
 use serde::de::DeserializeOwned;
@@ -11,10 +14,6 @@ use serde::{Deserialize, Deserializer};
 use tokenizers::Tokenizer;
 
 use super::{LoadError, TemplateFile, TokenizerFile};
-
-pub(super) const CONFIG: &str = "config.json";
-pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// `config.json`, as far as it concerns the gateway.
 #[derive(Deserialize)]
@@ -205,14 +204,14 @@ pub(super) fn template(
         }
         None | Some(Templates::Several(_)) => {}
     }
-    let path = dir.join("chat_template.json");
+    let path = dir.join(CHAT_TEMPLATE);
     let source = json::<ProcessorTemplate>(&path)?.and_then(|file| file.chat_template);
     Ok(source.map(|source| TemplateFile { path, source, with_tools: None }))
 }
 
 /// `tokenizer.json`.
 pub(super) fn tokenizer(dir: &Path) -> Result<TokenizerFile, LoadError> {
-    let path = dir.join("tokenizer.json");
+    let path = dir.join(TOKENIZER);
     let json = files::read(&path, MAX_TOKENIZER_BYTES)
         .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
     let tokenizer = Tokenizer::from_bytes(json)

@@ -12,6 +12,7 @@ mod vision;
 
 use std::path::{Path, PathBuf};
 
+use paceline_checkpoint::files::TOKENIZER_CONFIG;
 use paceline_vocabulary::sampling::SamplingRule;
 use tokenizers::Tokenizer;
 
@@ -74,7 +75,7 @@ impl Checkpoint {
         if let Some(eos) = &texts.eos_token {
             let id = tokenizer.tokenizer.token_to_id(eos).ok_or_else(|| {
                 let what = format!("eos_token: expected a token of tokenizer.json, found {eos:?}");
-                LoadError::content(&dir.join(files::TOKENIZER_CONFIG), what)
+                LoadError::content(&dir.join(TOKENIZER_CONFIG), what)
             })?;
             stop_ids.push(id);
         }

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_checkpoint::files::TOWERS;
+use paceline_checkpoint::files::{CONFIG, PREPROCESSOR_CONFIG, PROCESSOR_CONFIG, TOWERS};
 use serde_json::{Map, Value};
 
 use super::LoadError;
-use super::files::{CONFIG, ModelConfig, json};
+use super::files::{ModelConfig, json};
 use super::tensors;
 
 /// The settings for images, as the files have them. `None` means that a file leaves a value out.
@@ -81,7 +81,7 @@ impl VisionSettings {
     /// # Errors
     /// A file is unreadable or not as expected.
     pub fn processor(&self) -> Result<ProcessorSettings, LoadError> {
-        let path = self.dir.join("processor_config.json");
+        let path = self.dir.join(PROCESSOR_CONFIG);
         let all: Option<Map<String, Value>> = json(&path)?;
         match all.and_then(|mut all| all.remove("image_processor")) {
             None | Some(Value::Null) => {}
@@ -91,7 +91,7 @@ impl VisionSettings {
                 return Err(LoadError::content(&path, what));
             }
         }
-        let path = self.dir.join("preprocessor_config.json");
+        let path = self.dir.join(PREPROCESSOR_CONFIG);
         let fields = json(&path)?.unwrap_or_default();
         Ok(ProcessorSettings { path, fields })
     }

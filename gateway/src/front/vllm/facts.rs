@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_checkpoint::files;
+use paceline_checkpoint::config;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
@@ -11,8 +11,6 @@ use serde_json::json;
 
 use crate::inference::model::ModelDescription;
 
-/// Longest config.json that is read, in bytes. Published ones have a few kilobytes.
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Positions of a page of the prefix cache.
 const PAGE_POSITIONS: i32 = 64;
 /// Name of this service among engines.
@@ -37,11 +35,8 @@ impl ConfigFacts {
     /// Those of the model in this directory. A file that cannot be read has none: the service does
     /// not need them.
     pub(super) fn read(directory: &Path) -> Self {
-        let read = || {
-            let path = directory.join("config.json");
-            serde_json::from_slice(&files::read(&path, MAX_CONFIG_BYTES).ok()?).ok()
-        };
-        read().unwrap_or_default()
+        let config = config::read(directory).ok();
+        config.and_then(|config| serde_json::from_value(config).ok()).unwrap_or_default()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use paceline_checkpoint::digest::hex;
-use paceline_checkpoint::files;
+use paceline_checkpoint::files::{self, TEXT_FILES};
 use paceline_proto::smg::grpc::common::GetTokenizerChunk;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
@@ -19,21 +19,6 @@ use zip::{CompressionMethod, ZipWriter};
 
 use crate::inference::error::{InferenceError, Result};
 
-/// Files that a router reads.
-const NAMES: [&str; 12] = [
-    "added_tokens.json",
-    "chat_template.json",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "video_preprocessor_config.json",
-    "vocab.json",
-];
 /// Endings of further files: templates and vocabularies.
 const ENDINGS: [&str; 3] = ["jinja", "tiktoken", "model"];
 /// Most files. smg takes 50.
@@ -145,7 +130,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, ArchiveError> {
         let path = entry.map_err(unreadable)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        if (NAMES.contains(&name) || ENDINGS.contains(&ending)) && path.is_file() {
+        if (TEXT_FILES.contains(&name) || ENDINGS.contains(&ending)) && path.is_file() {
             found.push(path);
         }
         if found.len() > MAX_FILES {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::files::{PREPROCESSOR_CONFIG, PROCESSOR_CONFIG};
 use serde_json::{Map, Value};
 
 use super::config::{Config, is_unified};
@@ -58,11 +59,11 @@ pub(in crate::target) fn whole_image(
 /// has settings for images.
 fn most_rows(dir: &Path) -> Result<u32, LoadError> {
     let key = "max_soft_tokens";
-    let all = settings(&dir.join("processor_config.json"))?;
+    let all = settings(&dir.join(PROCESSOR_CONFIG))?;
     let (file, of_images) = match all.get("image_processor") {
-        Some(Value::Object(of_images)) => ("processor_config.json", of_images.clone()),
+        Some(Value::Object(of_images)) => (PROCESSOR_CONFIG, of_images.clone()),
         _ => {
-            let file = "preprocessor_config.json";
+            let file = PREPROCESSOR_CONFIG;
             (file, settings(&dir.join(file))?)
         }
     };
