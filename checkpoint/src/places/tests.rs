@@ -192,10 +192,10 @@ fn directories_are_absolute_and_must_exist() {
     assert!(missing.contains("found nothing at /nowhere/at/all"), "{missing}");
     let word = machine.locate("no-such-word").expect_err("missing");
     assert!(word.contains("org/name") && word.contains("\"no-such-word\""), "{word}");
-    // The tests run in the crate's folder, which has a folder src/config.
-    assert!(machine.locate("./src/config").is_ok_and(|dir| dir.is_absolute()));
-    let refused = machine.locate("src/config").expect_err("a name, and not pulled");
-    assert!(refused.contains("or write ./src/config for the directory"), "{refused}");
+    // The tests run in the crate's folder, which has a folder src/name.
+    assert!(machine.locate("./src/name").is_ok_and(|dir| dir.is_absolute()));
+    let refused = machine.locate("src/name").expect_err("a name, and not pulled");
+    assert!(refused.contains("or write ./src/name for the directory"), "{refused}");
     let homeless = ModelPlaces::default();
     assert!(homeless.locate(&ModelRef::parse("~/x")).is_err());
     assert!(homeless.locate(&ModelRef::parse("smollm2")).is_err());

@@ -4,7 +4,15 @@ use std::path::Path;
 use super::environment::text_variables;
 use super::known_keys::all_keys;
 use super::*;
-use paceline_checkpoint::{ModelPlaces, demo_dir};
+use paceline_checkpoint::{ModelPlaces, ModelRef, demo_dir};
+
+#[test]
+fn three_words_are_a_hubs_name_unless_there_is_a_directory() {
+    let name = |text: &str| ModelRef::parse(text).hub_name().map(|name| name.to_string());
+    // The tests run in the crate's folder, which has a folder src/config/load.
+    assert_eq!(name("src/config/load"), None);
+    assert_eq!(name("src/config/no-folder").as_deref(), Some("src/config/no-folder"));
+}
 
 /// Reads a file as a process whose parent found the default model on this machine.
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
