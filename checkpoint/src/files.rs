@@ -11,7 +11,7 @@ use std::path::Path;
 pub const CONFIG: &str = "config.json";
 /// The settings of generation that the publisher advises.
 pub const GENERATION_CONFIG: &str = "generation_config.json";
-/// The tokenizer.
+/// The tokenizer: its vocabulary, its merges and its added tokens.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The settings of the tokenizer.
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";

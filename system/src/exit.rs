@@ -5,7 +5,7 @@
 pub enum Exit {
     /// Asked to stop.
     Asked = 0,
-    /// Bad configuration.
+    /// The configuration cannot be used: another start ends the same.
     Config = 64,
     /// The model's files are refused: each start with them ends the same.
     ModelRefused = 65,

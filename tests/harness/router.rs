@@ -69,7 +69,7 @@ impl Router {
     }
 
     /// Starts a router with these words besides those of its own addresses, and waits until it has
-    /// `workers` workers.
+    /// as many workers as `workers` says.
     ///
     /// # Panics
     /// Those of [`Router::start`].

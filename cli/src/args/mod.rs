@@ -411,7 +411,7 @@ pub struct RoutesReplay {
 /// `paceline restart`
 #[derive(Debug, Args)]
 pub struct RestartArgs {
-    /// The process
+    /// The process to restart
     #[arg(value_enum)]
     pub process: Process,
     /// Give running requests of a gateway or a drafter no time to end
@@ -440,7 +440,7 @@ pub struct DrainArgs {
 /// `paceline logs`
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The process; without it all
+    /// The process whose log is shown; without it all
     #[arg(value_enum)]
     pub process: Option<Process>,
     /// Go on with what is logged next

@@ -526,4 +526,4 @@ impl Admission {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -34,7 +34,7 @@ pub(super) fn memory(capacity: &Capacity) -> TargetMemory<'_> {
     }
 }
 
-pub(super) fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
+pub(crate) fn summary(prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
     let wish = RouteWish::Auto;
     RequestSummary {
         key: KeyId::NONE,

@@ -49,6 +49,7 @@ impl Supervisor {
 mod tests {
     use super::*;
     use crate::admission::TargetMemory;
+    use crate::admission::tests::summary;
     use crate::tests::testing::*;
 
     fn capacity() -> Capacity {
@@ -62,22 +63,10 @@ mod tests {
 
     /// A supervisor without a target, in whose queue this request was put `times` times.
     fn supervisor(times: usize) -> Supervisor {
-        let summary = RequestSummary {
-            key: KeyId::NONE,
-            prompt_tokens: 10,
-            max_tokens: 10,
-            context_tokens: 10,
-            deadline: None,
-            wish: RouteWish::Auto,
-            patches: 0,
-            resumed: false,
-            fingerprint: Fingerprint::default(),
-            model: None,
-        };
         let mut core = Supervisor::new(Settings::default(), DrafterPlan::default(), Term(1));
         for _ in 0..times {
             let submitted =
-                core.admission.submit(Ticket(1), summary, &memory(&capacity()), Millis(0));
+                core.admission.submit(Ticket(1), summary(10, 10), &memory(&capacity()), Millis(0));
             assert_eq!(submitted, Ok(None));
         }
         core

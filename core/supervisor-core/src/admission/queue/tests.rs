@@ -1,25 +1,12 @@
-use paceline_vocabulary::RouteWish;
-
+use super::super::tests::summary;
 use super::*;
-use crate::request::Fingerprint;
 
 const A: KeyId = KeyId(1);
 const B: KeyId = KeyId(2);
 const C: KeyId = KeyId(3);
 
 fn waiting(ticket: u64, key: KeyId) -> WaitingRequest {
-    let summary = RequestSummary {
-        key,
-        prompt_tokens: 10,
-        max_tokens: 10,
-        context_tokens: 10,
-        deadline: None,
-        wish: RouteWish::Auto,
-        patches: 0,
-        resumed: false,
-        fingerprint: Fingerprint::default(),
-        model: None,
-    };
+    let summary = RequestSummary { key, ..summary(10, 10) };
     WaitingRequest { ticket: Ticket(ticket), summary, since: Millis(0), until: Millis(ticket * 10) }
 }
 
