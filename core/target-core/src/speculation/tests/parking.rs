@@ -2,6 +2,7 @@
 
 use paceline_vocabulary::{Millis, Permit};
 
+use super::super::load::load_range;
 use super::super::parking::{Parking, Pause};
 use super::super::*;
 use super::recorded::sweep;
@@ -228,6 +229,28 @@ fn a_sequence_for_which_no_trial_is_worth_its_cost_sleeps() {
     simulation.run(&[(|_| 0.05) as Text; 16], ROUTED, 4, 100);
     let (steps, collected) = (simulation.steps, simulation.collected);
     assert!(20 * collected < steps, "of {steps} steps {collected} collected hidden states");
+}
+
+/// The prefix cache stores the hidden states of a prompt for later requests, whatever this one does.
+#[test]
+fn hidden_states_of_a_prompt_are_collected_although_its_sequence_sleeps() {
+    let mut simulation = Simulation::new(TWO_CORES, 5);
+    simulation.scheduler.speculation.set_linked(true, false);
+    let key = simulation.scheduler.add(request(ROUTED, 100)).expect("room");
+    let stream =
+        Stream { text: |_| 0.05, trace: None, key: Some(key), requests: 0, read: 0, over: false };
+    simulation.streams = vec![stream];
+    let sleep = |simulation: &mut Simulation| {
+        let state = simulation.scheduler.speculation.states.get_mut(&key).expect("it runs");
+        (state.asleep_at, state.rests_until) = (Some(load_range(1)), Some(64));
+    };
+    sleep(&mut simulation);
+    assert!(simulation.scheduler.keeps_hidden_states(key), "its prompt is not computed yet");
+    while simulation.scheduler.get(key).expect("it runs").phase != Phase::Decoding {
+        simulation.turn();
+    }
+    sleep(&mut simulation);
+    assert!(!simulation.scheduler.keeps_hidden_states(key), "it decodes");
 }
 
 /// Sixteen requests of a text for which a draft pays at one request, and not at sixteen. The last of
