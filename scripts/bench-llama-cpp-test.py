@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests of what the comparison with llama.cpp computes and refuses, without llama.cpp and without Paceline."""
-import contextlib, io, json, os, pathlib, struct, sys, tempfile, unittest
+import contextlib, io, json, pathlib, struct, sys, tempfile, unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 from peers import llama_table, processor, weights
 from peers.cells import CELLS, CODER, GOALS, LLAMA, ONE, PROMPT, QUOTING, SHARE, SMOLLM2, goals, rival, sides
 from peers.servers import OURS

@@ -19,12 +19,13 @@ loses many times its speed, because its threads wait for each other without slee
 The first round warms both up and is not kept. If llama.cpp crashes, the cell has no result in that round, and llama.cpp is started again.
 A cell in which it crashed a second time is measured without it. The report counts crashes by signal, and names the processor and the
 instructions of both. Builds with different vectors are not compared, nor a llama.cpp without the products of integers that Paceline uses.
-Goals are those of peers/cells.py for the model and our vectors. The median of the rounds' ratios decides; the report also has their mean.
+Goals are those of bench/peers/cells.py for the model and our vectors. The median of the rounds' ratios decides; the report also has their mean.
 
 Run it with a Python that has llama-cpp-python, numpy, grpcio and grpcio-tools. Nothing else should run on the machine; what did is noted.
 """
 import argparse, asyncio, collections, json, os, pathlib, signal, statistics, sys, time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 from peers import processor
 from peers.bandwidth import read_bytes_s
 from peers.cells import CELLS, DRAFTS, NGRAM, ONE, QUOTING, SHORT, Prompts, measure, rival, sides

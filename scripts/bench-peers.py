@@ -17,6 +17,7 @@ first submission to the end of the last answer. The client is one process; its C
 """
 import argparse, asyncio, json, pathlib, signal, sys, time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 from peers.clients import ROOT, Answer, open_clients
 from peers.load import Prompts, behind, beside, throughput, user
 from peers.servers import SERIAL, cpu_s, machine_s, pairs, settle, start, stop

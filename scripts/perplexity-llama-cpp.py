@@ -16,6 +16,7 @@ import argparse, ctypes, json, pathlib, sys
 import llama_cpp as ll
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 from peers.clients import ROOT
 from peers.llama import Model
 

@@ -16,7 +16,7 @@ class PeerCrashed(Exception):
 
 class LlamaCpp:
     def __init__(self, gguf, threads, log):
-        self.command = [sys.executable, str(ROOT / "scripts/peers/llama.py"), gguf, str(threads)]
+        self.command = [sys.executable, str(ROOT / "bench/peers/llama.py"), gguf, str(threads)]
         self.log, self.process, self.about = pathlib.Path(log), None, None
 
     def ask(self, **command):
