@@ -11,7 +11,8 @@ use paceline_client::own_service::settings::Settings;
 use paceline_client::own_service::subject::Subject;
 use paceline_system::clock::unix_seconds;
 use paceline_system::platform;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use crate::checkpoint;
 use crate::statistics::Figure;
@@ -56,45 +57,25 @@ impl LlamaTest {
     }
 }
 
-/// Fields that all tests of a benchmark share.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+/// The fields of a test in their order.
+const FIELDS: &str = "build_commit build_number cpu_info gpu_info backends model_filename model_type model_size model_n_params \
+    n_batch n_ubatch n_threads cpu_mask cpu_strict poll type_k type_v n_gpu_layers n_cpu_moe split_mode main_gpu \
+    no_kv_offload flash_attn devices tensor_split tensor_buft_overrides load_mode embeddings no_op_offload no_host \
+    fit_target fit_min_ctx n_prompt n_gen n_depth test_time avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts lane";
+
+/// What all tests of a benchmark share.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LlamaSubject {
     /// Name and version of this program, which does not know its commit.
     build_commit: String,
-    build_number: Option<u64>,
     cpu_info: Option<String>,
-    gpu_info: Option<String>,
-    backends: &'static str,
     model_filename: String,
     model_type: Option<String>,
     model_size: u64,
     model_n_params: Option<u64>,
-    n_batch: Option<u64>,
-    n_ubatch: Option<u64>,
     n_threads: u64,
-    cpu_mask: Option<String>,
-    cpu_strict: Option<bool>,
-    poll: Option<u64>,
-    type_k: Option<String>,
-    type_v: Option<String>,
-    n_gpu_layers: Option<i64>,
-    n_cpu_moe: Option<u64>,
-    split_mode: Option<String>,
-    main_gpu: Option<u64>,
-    no_kv_offload: Option<bool>,
-    flash_attn: Option<i64>,
-    devices: Option<String>,
-    tensor_split: Option<String>,
-    tensor_buft_overrides: Option<String>,
-    load_mode: Option<String>,
-    embeddings: bool,
-    no_op_offload: Option<u64>,
-    no_host: Option<bool>,
-    fit_target: Option<u64>,
-    fit_min_ctx: Option<u64>,
     /// When the benchmark began, RFC 3339 in UTC. Its runs alternate, so its tests have no times of
     /// their own.
-    #[serde(skip)]
     test_time: String,
 }
 
@@ -106,62 +87,60 @@ impl LlamaSubject {
         Self {
             build_commit: format!("paceline {}", subject.version),
             cpu_info: platform::processor_name(),
-            backends: "MLX",
             model_filename: subject.target.model.clone(),
             model_type: checkpoint::kind(dir).ok(),
             model_size: subject.target.weight_bytes,
             model_n_params: checkpoint::parameters(dir).ok(),
             n_threads: u64::from(settings.config.target.threads.or(subject.cores as u32)),
             test_time: now.map_or(String::new(), |now| now.to_string()),
-            ..Self::default()
         }
     }
 
     /// The array of all tests.
     pub fn array(&self, tests: &[LlamaTest]) -> String {
-        let entries: Vec<Entry<'_>> = tests.iter().map(|test| Entry::new(self, test)).collect();
+        let entries: Vec<TestEntry> =
+            tests.iter().map(|test| TestEntry(self.known(test))).collect();
         serde_json::to_string_pretty(&entries).expect("entries are plain JSON") + "\n"
     }
-}
 
-/// One object of the array.
-#[derive(Serialize)]
-struct Entry<'a> {
-    #[serde(flatten)]
-    subject: &'a LlamaSubject,
-    n_prompt: usize,
-    n_gen: usize,
-    n_depth: usize,
-    test_time: &'a str,
-    avg_ns: u64,
-    stddev_ns: u64,
-    avg_ts: f64,
-    stddev_ts: f64,
-    samples_ns: Vec<u64>,
-    samples_ts: &'a [f64],
-    lane: &'static str,
-}
-
-impl<'a> Entry<'a> {
-    fn new(subject: &'a LlamaSubject, test: &'a LlamaTest) -> Self {
+    /// The fields of a test that have a true value.
+    fn known(&self, test: &LlamaTest) -> Value {
         let LlamaTest { n_prompt, n_gen, n_depth, lane, samples_ts } = test;
         let tokens = (n_prompt + n_gen) as f64;
         let samples_ns: Vec<f64> = samples_ts.iter().map(|speed| tokens * 1e9 / speed).collect();
         let (ns, ts) = (Moments::of(&samples_ns), Moments::of(samples_ts));
-        Self {
-            subject,
-            n_prompt: *n_prompt,
-            n_gen: *n_gen,
-            n_depth: *n_depth,
-            test_time: &subject.test_time,
-            avg_ns: ns.mean.round() as u64,
-            stddev_ns: ns.deviation.round() as u64,
-            avg_ts: ts.mean,
-            stddev_ts: ts.deviation,
-            samples_ns: samples_ns.iter().map(|ns| ns.round() as u64).collect(),
-            samples_ts,
-            lane,
-        }
+        let whole = |ns: f64| ns.round() as u64;
+        json!({
+            "build_commit": self.build_commit,
+            "cpu_info": self.cpu_info,
+            "backends": "MLX",
+            "model_filename": self.model_filename,
+            "model_type": self.model_type,
+            "model_size": self.model_size,
+            "model_n_params": self.model_n_params,
+            "n_threads": self.n_threads,
+            "embeddings": false,
+            "n_prompt": n_prompt,
+            "n_gen": n_gen,
+            "n_depth": n_depth,
+            "test_time": self.test_time,
+            "avg_ns": whole(ns.mean),
+            "stddev_ns": whole(ns.deviation),
+            "avg_ts": ts.mean,
+            "stddev_ts": ts.deviation,
+            "samples_ns": samples_ns.into_iter().map(whole).collect::<Vec<_>>(),
+            "samples_ts": samples_ts,
+            "lane": lane,
+        })
+    }
+}
+
+/// One object of the array.
+struct TestEntry(Value);
+
+impl Serialize for TestEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(FIELDS.split_whitespace().map(|name| (name, &self.0[name])))
     }
 }
 
