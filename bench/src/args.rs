@@ -7,7 +7,7 @@ use paceline_client::Failure;
 use paceline_client::args::ConfigArg;
 use paceline_client::own_service::settings::Settings;
 
-use crate::output::Output;
+use crate::output::ReportForm;
 
 /// Tokens of each answer, if no others are named.
 pub const ANSWER_TOKENS: u32 = 64;
@@ -116,7 +116,7 @@ pub struct BenchArgs {
     pub drafter: Option<String>,
     /// Form of the report
     #[arg(long, value_name = "FORM", value_enum, default_value_t)]
-    pub output: Output,
+    pub output: ReportForm,
     /// Print one JSON object with all figures: --output json
     #[arg(long, conflicts_with = "output")]
     pub json: bool,
@@ -135,8 +135,8 @@ impl BenchArgs {
     }
 
     /// The form of the report.
-    pub fn output(&self) -> Output {
-        if self.json { Output::Json } else { self.output }
+    pub fn output(&self) -> ReportForm {
+        if self.json { ReportForm::Json } else { self.output }
     }
 
     /// Checks that the report has the form that is wanted.
@@ -145,18 +145,13 @@ impl BenchArgs {
     /// It has not.
     pub fn check(&self) -> Result<(), Failure> {
         let speeds = self.tables || self.roofline || !self.contexts.is_empty();
-        if self.output() == Output::LlamaBench && !speeds {
+        if self.output() == ReportForm::LlamaBench && !speeds {
             return Err(Failure::usage(
                 "--output llama-bench: expected --contexts or --tables, whose prompts have fixed lengths; other reports have \
                  --output json",
             ));
         }
         Ok(())
-    }
-
-    /// Number of runs.
-    pub fn runs(&self, default: usize) -> usize {
-        self.runs.map_or(default, |runs| runs as usize)
     }
 
     /// Requests at once, ascending.
@@ -246,11 +241,11 @@ mod tests {
     fn numbers_may_be_left_out_and_json_is_a_form() {
         let args = parse("bench --contexts --output csv").expect("valid");
         assert_eq!(args.contexts, [1_024, 2_048, 4_096, 8_192, 16_384, 32_768]);
-        assert_eq!((args.output(), args.burst.len()), (Output::Csv, 0));
+        assert_eq!((args.output(), args.burst.len()), (ReportForm::Csv, 0));
         assert_eq!(parse("bench --contexts 64,128").expect("valid").contexts, [64, 128]);
         assert_eq!(parse("bench --burst").expect("valid").burst, [8]);
-        assert_eq!(parse("bench --json").expect("valid").output(), Output::Json);
-        assert_eq!(parse("bench").expect("valid").output(), Output::Text);
+        assert_eq!(parse("bench --json").expect("valid").output(), ReportForm::Json);
+        assert_eq!(parse("bench").expect("valid").output(), ReportForm::Text);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - [`images`] · `--images`: images, and streams of text beside them
 //!
 //! What they share, each module without those above it:
+//! - [`experiment`] · the frame: a plan, its cells, how a cell is measured, what is kept of it
 //! - [`report`] · the frame of all reports, and [`output`], their forms
 //! - [`service`] · the service that is measured, its drafter and its peak of memory
 //! - [`prompts`] · kinds of prompts, made texts, the user's own
@@ -25,6 +26,7 @@ mod burst;
 mod checkpoint;
 mod contexts;
 mod conversation;
+mod experiment;
 mod images;
 mod lanes;
 mod load;
@@ -48,7 +50,7 @@ use paceline_client::own_service::report::PrintedReport;
 use paceline_client::{Failure, Screen, program};
 
 use self::args::BenchArgs;
-use self::output::Output;
+use self::output::ReportForm;
 
 /// Reads the command line of `paceline-bench`, measures, and returns the exit code.
 pub fn main(words: Vec<OsString>) -> ExitCode {
@@ -61,7 +63,7 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
 /// Measures, and prints the report. With `--json` a failure is printed as an object too.
 async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
     let outcome = report(args, screen).await;
-    program::show_object(outcome, args.output() == Output::Json, screen)?.print(BENCH, screen)
+    program::show_object(outcome, args.output() == ReportForm::Json, screen)?.print(BENCH, screen)
 }
 
 async fn report(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {

@@ -4,7 +4,7 @@ use paceline_proto::v1::RouteWish;
 use serde::Serialize;
 
 /// How a cell is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// No drafter process runs. Requests also ask for the plain lane, so that the target retains
@@ -52,6 +52,28 @@ pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     modes
 }
 
+/// Places of the cells in the order of this run, if there is one for each mode of a thing that is
+/// measured. Those of a thing follow one another, in the order of [`order`].
+pub fn places(modes: &[Mode], run: usize, cells: usize) -> Vec<usize> {
+    let place = |mode: Mode| modes.iter().position(|known| *known == mode).unwrap_or(0);
+    let of_thing = |thing: usize| {
+        order(modes, run, thing).into_iter().map(move |mode| thing * modes.len() + place(mode))
+    };
+    (0..cells / modes.len().max(1)).flat_map(of_thing).collect()
+}
+
+/// What was measured in each mode, run by run, in the order of the first run's modes.
+pub fn by_mode<R>(runs: impl IntoIterator<Item = Vec<(Mode, R)>>) -> Vec<(Mode, Vec<R>)> {
+    let mut all: Vec<(Mode, Vec<R>)> = vec![];
+    for (mode, found) in runs.into_iter().flatten() {
+        match all.iter_mut().find(|(known, _)| *known == mode) {
+            Some((_, runs)) => runs.push(found),
+            None => all.push((mode, vec![found])),
+        }
+    }
+    all
+}
+
 /// That order for each pass, reversed in every second pass.
 pub fn alternate_direction(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
     let back: Vec<Mode> = order.iter().rev().copied().collect();
@@ -94,6 +116,20 @@ mod tests {
         };
         assert_eq!((0..6).map(behind).sum::<usize>(), 2);
         assert_eq!(order(&[], 3, 1), []);
+    }
+
+    #[test]
+    fn the_modes_of_a_thing_follow_one_another() {
+        assert_eq!(places(&MODES, 0, 6), [0, 1, 2, 4, 5, 3]);
+        assert_eq!(places(&MODES, 1, 6), [1, 0, 2, 3, 5, 4]);
+        assert_eq!(places(&[], 0, 6), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn runs_are_sorted_by_their_modes() {
+        let runs = [[(Mode::Plain, 1), (Mode::Routed, 2)], [(Mode::Routed, 4), (Mode::Plain, 3)]];
+        let expected = [(Mode::Plain, vec![1, 3]), (Mode::Routed, vec![2, 4])];
+        assert_eq!(by_mode(runs.map(Vec::from)), expected);
     }
 
     #[test]

@@ -4,46 +4,50 @@ use paceline_client::Screen;
 use paceline_system::Clock;
 
 /// Progress of a benchmark. Work is counted in any unit whose time is about the same.
-pub struct Progress {
+pub struct Progress<'a> {
+    screen: &'a mut Screen,
     clock: Clock,
+    /// Number of the run that is measured now, from 0.
+    pub run: usize,
+    /// Place of the cell in the plan.
+    pub at: usize,
+    runs: usize,
     /// All work.
-    all: f64,
+    pub all: f64,
     /// The work that is done.
-    done: f64,
+    pub done: f64,
 }
 
-impl Progress {
-    /// Begins now, with this work ahead.
-    pub fn begin(all: f64) -> Self {
-        Self { clock: Clock::start(), all, done: 0.0 }
+impl<'a> Progress<'a> {
+    /// Begins now, with this work ahead in all runs together.
+    pub fn begin(runs: usize, all: f64, screen: &'a mut Screen) -> Self {
+        Self { screen, clock: Clock::start(), run: 0, at: 0, runs, all, done: 0.0 }
     }
 
     /// Shows what is measured now. A terminal shows it until the next line.
-    pub fn show(&self, run: usize, runs: usize, what: &str, screen: &mut Screen) {
-        screen.transient(&format!("run {} of {runs}: {what}{}", run + 1, self.time_left()));
+    pub fn show(&mut self, what: &str) {
+        let line = format!("{}: {what}{}", self.place(), self.time_left());
+        self.screen.transient(&line);
     }
 
-    /// Some work is done.
-    pub fn add(&mut self, work: f64) {
-        self.done += work;
+    /// Notes what was measured in this run.
+    pub fn note(&mut self, what: &str) {
+        let line = format!("{}: {what}", self.place());
+        self.screen.note(&line);
     }
 
-    /// Some work of the rest will not be done.
-    pub fn leave_out(&mut self, work: f64) {
-        self.all -= work;
-    }
-
-    /// After a run that is not the last: shows how many are done, and how long the others will
+    /// After a run that is not the last: notes how many are done, and how long the others will
     /// take.
-    pub fn note(&self, run: usize, runs: usize, screen: &mut Screen) {
-        let left = self.left_s().filter(|_| run + 1 < runs);
+    pub fn end_run(&mut self) {
+        let left = self.left_s().filter(|_| self.run + 1 < self.runs);
         if let Some(left_s) = left {
-            screen.note(&format!(
-                "run {} of {runs} done, about {} left",
-                run + 1,
-                duration(left_s)
-            ));
+            let line = format!("{} done, about {} left", self.place(), duration(left_s));
+            self.screen.note(&line);
         }
+    }
+
+    fn place(&self) -> String {
+        format!("run {} of {}", self.run + 1, self.runs)
     }
 
     fn time_left(&self) -> String {

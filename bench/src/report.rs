@@ -1,7 +1,7 @@
 //! The frame and the printer of all reports.
 
 use paceline_client::failure::BENCH;
-use paceline_client::own_service::report::{PrintedReport, Report};
+use paceline_client::own_service::report::PrintedReport;
 use paceline_client::own_service::settings::Settings;
 use paceline_client::own_service::subject::{Model, Subject};
 use paceline_client::own_service::{self, OwnService};
@@ -10,15 +10,29 @@ use paceline_client::{Failure, Screen};
 use serde::Serialize;
 
 use crate::args::BenchArgs;
-use crate::output::Output;
+use crate::output::ReportForm;
 use crate::output::llama_bench::{LlamaSubject, LlamaTest};
 use crate::output::sheet::{self, Sheet};
 use crate::service::{MeasuredService, PeakMemory};
 
-/// A report of a benchmark, which has all forms of [`Output`].
-pub trait BenchReport: Report {
+/// A report of a benchmark, which has all forms of [`ReportForm`]. As JSON it has all figures.
+pub trait BenchReport: Serialize {
     /// Its tables.
     fn sheets(&self) -> Vec<Sheet>;
+
+    /// Explanations below the tables on a terminal.
+    fn notes(&self) -> String;
+
+    /// The tables and their explanations for a terminal.
+    fn text(&self) -> String {
+        let tables: String = self.sheets().iter().map(Sheet::text).collect();
+        tables + "\n" + &self.notes()
+    }
+
+    /// Reasons why the command fails; empty if there is none.
+    fn failures(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Speeds of one stream, if it has such as llama-bench measures.
     fn llama_tests(&self) -> Vec<LlamaTest> {
@@ -38,16 +52,16 @@ struct FramedReport<R> {
 }
 
 impl<R: BenchReport> FramedReport<R> {
-    fn printed(&self, output: Output, llama: &LlamaSubject) -> PrintedReport {
+    fn printed(&self, output: ReportForm, llama: &LlamaSubject) -> PrintedReport {
         let Self { subject, report, peak_memory, .. } = self;
         let drafter = subject.drafter.as_ref().map_or("", |drafter| &drafter.model);
         let constants = [("target", subject.target.model.as_str()), ("drafter", drafter)];
         let text = match output {
-            Output::Text => report.text() + &peak_memory.line(),
-            Output::Json => serde_json::to_string(self).expect("a report is plain JSON") + "\n",
-            Output::Csv => sheet::csv(&report.sheets(), &constants),
-            Output::Markdown => self.markdown(),
-            Output::LlamaBench => llama.array(&report.llama_tests()),
+            ReportForm::Text => report.text() + &peak_memory.line(),
+            ReportForm::Json => serde_json::to_string(self).expect("a report is plain JSON") + "\n",
+            ReportForm::Csv => sheet::csv(&report.sheets(), &constants),
+            ReportForm::Markdown => self.markdown(),
+            ReportForm::LlamaBench => llama.array(&report.llama_tests()),
         };
         PrintedReport::new(text, report.failures())
     }
@@ -100,28 +114,19 @@ pub fn failed(message: impl Into<String>) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::sheet::{Column, Value};
 
     #[derive(Serialize)]
     struct Runs {
         runs: usize,
     }
 
-    impl Report for Runs {
-        fn text(&self) -> String {
-            format!("{} runs\n", self.runs)
-        }
-
-        fn failures(&self) -> Vec<String> {
-            Vec::new()
-        }
-    }
-
     impl BenchReport for Runs {
         fn sheets(&self) -> Vec<Sheet> {
-            let mut sheet = Sheet::new("runs", [Column::plain("runs", "RUNS")]);
-            sheet.row([Value::from(self.runs)]);
-            vec![sheet]
+            vec![Sheet::of("runs", &[self.runs]).plain("runs", "RUNS", |runs| *runs).sheet()]
+        }
+
+        fn notes(&self) -> String {
+            format!("{} runs\n", self.runs)
         }
     }
 

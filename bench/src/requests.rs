@@ -9,11 +9,10 @@
 //! A run has one value of each: times are means of its requests, and speeds are of all its tokens
 //! together. All times are of this process's clock, so that time in the service's queue counts.
 
-use paceline_client::answer::Answer;
 use serde::Serialize;
 
 use crate::load::Sent;
-use crate::output::sheet::{Column, Value};
+use crate::output::sheet::SheetBuilder;
 use crate::statistics::Figure;
 
 /// One request.
@@ -33,7 +32,7 @@ pub struct RequestTimes {
 
 impl RequestTimes {
     /// The times of an answer. An answer without a token has none.
-    pub fn of(sent: &Sent<Answer>) -> Option<Self> {
+    pub fn of(sent: &Sent) -> Option<Self> {
         let Sent { answer, sent_ns } = sent;
         let since = |received_ns: &i64| (received_ns - sent_ns) as f64 / 1e6;
         Some(Self {
@@ -79,7 +78,7 @@ impl RequestMeans {
 
 /// The requests of all runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RequestFigures {
+pub struct RequestStatistics {
     /// Time to the first token.
     pub ttft_ms: Option<Figure>,
     /// Time per token after the first.
@@ -92,7 +91,7 @@ pub struct RequestFigures {
     pub e2e_ms: Option<Figure>,
 }
 
-impl RequestFigures {
+impl RequestStatistics {
     /// The figures of all runs.
     pub fn of<'a>(runs: impl IntoIterator<Item = &'a [RequestTimes]>) -> Self {
         let runs: Vec<RequestMeans> = runs.into_iter().filter_map(RequestMeans::of).collect();
@@ -106,22 +105,23 @@ impl RequestFigures {
         }
     }
 
-    /// The columns of these figures.
-    pub fn columns() -> [Column; 5] {
-        [
-            Column::estimate("ttft_ms", "TTFT ms", 1),
-            Column::estimate("tpot_ms", "TPOT ms", 2),
-            Column::estimate("prompt_tok_s", "PROMPT tok/s", 0),
-            Column::estimate("decode_tok_s", "DECODE tok/s", 1),
-            Column::estimate("e2e_ms", "E2E ms", 0),
-        ]
+    /// Adds the columns of these figures to a table.
+    pub fn columns<'a, R>(
+        table: SheetBuilder<'a, R>,
+        of: impl Fn(&'a R) -> &'a Self,
+    ) -> SheetBuilder<'a, R> {
+        table
+            .number("ttft_ms", "TTFT ms", 1, |row| of(row).ttft_ms.as_ref())
+            .number("tpot_ms", "TPOT ms", 2, |row| of(row).tpot_ms.as_ref())
+            .number("prompt_tok_s", "PROMPT tok/s", 0, |row| of(row).prompt_tok_s.as_ref())
+            .number("decode_tok_s", "DECODE tok/s", 1, |row| of(row).decode_tok_s.as_ref())
+            .number("e2e_ms", "E2E ms", 0, |row| of(row).e2e_ms.as_ref())
     }
+}
 
-    /// The cells of these figures, in the order of the columns.
-    pub fn values(&self) -> [Value; 5] {
-        let Self { ttft_ms, tpot_ms, prompt_tok_s, decode_tok_s, e2e_ms } = self;
-        [ttft_ms, tpot_ms, prompt_tok_s, decode_tok_s, e2e_ms].map(|figure| figure.as_ref().into())
-    }
+/// Tokens per cycle of one draft and one verification; `None` without cycles.
+pub fn tokens_per_cycle(accepted: u64, cycles: u64) -> Option<f64> {
+    (cycles > 0).then(|| (accepted + cycles) as f64 / cycles as f64)
 }
 
 /// Explanation of the columns below a table.
@@ -133,9 +133,9 @@ token. All at the client; means of a run's requests, waiting included\n";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_client::answer::Usage;
+    use paceline_client::answer::{Answer, Usage};
 
-    fn sent(sent_ms: i64, received_ms: &[i64], tokens: usize) -> Sent<Answer> {
+    fn sent(sent_ms: i64, received_ms: &[i64], tokens: usize) -> Sent {
         let usage = Usage { prompt_tokens: 100, cached_tokens: 64, ..Usage::default() };
         let answer = Answer {
             received_ns: received_ms.iter().map(|ms| ms * 1_000_000).collect(),
@@ -176,11 +176,11 @@ mod tests {
     #[test]
     fn one_token_has_no_speed() {
         let alone = RequestTimes::of(&sent(100, &[130], 1)).expect("a token came");
-        let figures = RequestFigures::of([&[alone][..], &[][..]]);
+        let figures = RequestStatistics::of([&[alone][..], &[][..]]);
         assert_eq!(figures.ttft_ms.map(|figure| figure.values), Some(vec![30.0]));
         assert_eq!((figures.tpot_ms, figures.decode_tok_s), (None, None));
         let two = RequestTimes { e2e_ms: 50.0, tokens: 3, ..alone };
-        let figures = RequestFigures::of([&[two][..]]);
+        let figures = RequestStatistics::of([&[two][..]]);
         assert_eq!(figures.decode_tok_s.map(|figure| figure.values), Some(vec![100.0]));
     }
 }

@@ -1,14 +1,18 @@
 //! Compares the tokens of all measurements (I1). Each later answer to a prompt must equal the first
-//! one, in each lane and beside any number of other requests. Pure. The caller sends the prompt
-//! once more to judge a difference.
+//! one, in each lane and beside any number of other requests. A difference is judged by sending its
+//! prompt once more.
 
 use std::collections::HashMap;
 
 use paceline_client::answer::Answer;
-use paceline_client::compare::{JudgedDifferences, bound_in_words, first_difference};
+use paceline_client::ask::Choice;
+use paceline_client::compare::{JudgedDifferences, bound_in_words, first_difference, weigh};
 use paceline_client::prompts::Prompt;
+use paceline_client::{Failure, Screen};
+use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
+use crate::load::Sent;
 use crate::mode::Mode;
 
 /// Most differences that are judged. Further ones are only counted.
@@ -16,21 +20,21 @@ const MAX_JUDGED: usize = 20;
 
 /// An answer that differs from the first one to its prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Suspect {
+struct DifferentAnswer {
     /// Prompt of both answers.
-    pub prompt: Prompt,
+    prompt: Prompt,
     /// Ids of the first answer.
-    pub first: Vec<u32>,
+    first: Vec<u32>,
     /// Ids of the answer that differs.
-    pub other: Vec<u32>,
+    other: Vec<u32>,
 }
 
 /// Compares answers as they come.
 #[derive(Clone, Debug, Default)]
-pub struct TokenComparison {
+pub struct AnswerComparison {
     first: HashMap<(String, usize), Vec<u32>>,
     counts: Counts,
-    suspects: Vec<Suspect>,
+    suspects: Vec<DifferentAnswer>,
 }
 
 /// Numbers of compared answers and of differences.
@@ -69,9 +73,14 @@ impl Counts {
             "identity: {answers} answers, {tokens} tokens compared with the first to their prompt: {outcome}\n{places}"
         )
     }
+
+    /// Why the command fails, if there is a difference that is no near-tie.
+    pub fn failure(&self) -> Option<String> {
+        self.judged.differences.first().map(|place| format!("answers differ: {place}"))
+    }
 }
 
-impl TokenComparison {
+impl AnswerComparison {
     /// Compares the answers to prompts.
     pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[Answer]) {
         for (prompt, seen) in prompts.iter().zip(answers) {
@@ -89,7 +98,7 @@ impl TokenComparison {
                 Some((_, count)) => *count += 1,
                 None => self.counts.different.push((mode, 1)),
             }
-            let suspect = Suspect {
+            let suspect = DifferentAnswer {
                 prompt: prompt.clone(),
                 first: first.clone(),
                 other: seen.token_ids.clone(),
@@ -100,9 +109,29 @@ impl TokenComparison {
         }
     }
 
-    /// The counts, and the differences to be judged.
-    pub fn finish(self) -> (Counts, Vec<Suspect>) {
-        (self.counts, self.suspects)
+    /// Counts of the compared answers. Each answer that differs is judged by the margins of one
+    /// more answer, which `again` requests. `from` names the answers that it differs from.
+    ///
+    /// # Errors
+    /// Those of `again`.
+    pub async fn weighed(
+        self,
+        status: &StatusResponse,
+        from: &str,
+        screen: &mut Screen,
+        again: impl AsyncFn(&Prompt) -> Result<Sent, Failure>,
+    ) -> Result<Counts, Failure> {
+        let Self { mut counts, suspects, .. } = self;
+        counts.judged = JudgedDifferences::of(status);
+        if !suspects.is_empty() {
+            screen.note(&format!("{} answers differ {from}: weighing them", suspects.len()));
+        }
+        for DifferentAnswer { prompt, first, other } in suspects {
+            let Answer { token_ids, margins, .. } = again(&prompt).await?.answer;
+            let difference = weigh(&first, &other, &token_ids, &margins);
+            counts.judged.add(&prompt, Choice::Greedy, difference);
+        }
+        Ok(counts)
     }
 }
 
@@ -115,12 +144,12 @@ mod tests {
     fn each_answer_is_compared_with_the_first_for_its_prompt() {
         let prompts = longest("json", 2);
         let seen = |ids: &[u32]| Answer { token_ids: ids.into(), ..Answer::default() };
-        let mut same = TokenComparison::default();
+        let mut same = AnswerComparison::default();
         same.take(Mode::Absent, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 5])]);
         same.take(Mode::Forced, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 6])]);
         same.take(Mode::Routed, &prompts[1..], &[seen(&[4, 6])]);
         same.take(Mode::Forced, &prompts[1..], &[seen(&[4])]);
-        let (counts, suspects) = same.finish();
+        let AnswerComparison { counts, suspects, .. } = same;
         assert_eq!((counts.answers, counts.tokens), (4, 6));
         assert_eq!(counts.different, [(Mode::Forced, 2), (Mode::Routed, 1)]);
         // A difference that occurs twice is judged once.

@@ -53,7 +53,7 @@ pub struct Alone {
 
 impl Alone {
     /// `None` of an answer without two tokens at different times.
-    pub fn of(sent: &Sent<Answer>) -> Option<Self> {
+    pub fn of(sent: &Sent) -> Option<Self> {
         let means = RequestMeans::of(&[RequestTimes::of(sent)?])?;
         Some(Self { ttft_ms: means.ttft_ms, tok_s: 1e3 / means.tpot_ms? })
     }

@@ -1,13 +1,70 @@
-//! The report of bursts: a table with explanations.
+//! Figures of each burst over all runs, and their report: a table with explanations. Pure.
 
-use paceline_client::own_service::report::Report;
-use paceline_client::print::number;
 use serde::Serialize;
 
-use super::row::{BurstRow, BurstRun};
-use crate::mode::Mode;
-use crate::output::sheet::{Column, Sheet};
+use super::Burst;
+use super::recovery::Alone;
+use crate::output::sheet::Sheet;
 use crate::report::BenchReport;
+use crate::statistics::Figure;
+
+/// One run of a burst.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BurstRun {
+    /// One stream before the burst.
+    pub before: Alone,
+    /// Tokens per second of all requests of the burst together.
+    pub burst_tok_s: f64,
+    /// Mean time to the first token of the burst's requests.
+    pub burst_ttft_ms: f64,
+    /// The same prompt alone after the burst.
+    pub after: Alone,
+    /// Milliseconds from the burst's end until the speed was back. `None` if it was not.
+    pub recovered_ms: Option<f64>,
+}
+
+/// A burst over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BurstRow {
+    /// The burst.
+    #[serde(flatten)]
+    burst: Burst,
+    /// Tokens per second of one stream before the burst.
+    before_tok_s: Option<Figure>,
+    /// Tokens per second of the burst.
+    burst_tok_s: Option<Figure>,
+    /// Mean time to the first token in the burst.
+    burst_ttft_ms: Option<Figure>,
+    /// Tokens per second of one stream after the burst.
+    after_tok_s: Option<Figure>,
+    /// Speed after the burst over that before, within each run.
+    back: Option<Figure>,
+    /// Time to the first token after the burst over that before, within each run.
+    ttft_over: Option<Figure>,
+    /// Milliseconds from the burst's end until the speed was back, of the runs in which it was.
+    recovered_ms: Option<Figure>,
+    /// Runs in which it was.
+    recovered_runs: usize,
+}
+
+impl BurstRow {
+    /// The figures of a burst in a mode, run by run.
+    pub fn of(burst: Burst, runs: &[BurstRun]) -> Self {
+        let figure = |of: fn(&BurstRun) -> f64| Figure::of(runs.iter().map(of));
+        let recovered: Vec<f64> = runs.iter().filter_map(|run| run.recovered_ms).collect();
+        Self {
+            burst,
+            before_tok_s: figure(|run| run.before.tok_s),
+            burst_tok_s: figure(|run| run.burst_tok_s),
+            burst_ttft_ms: figure(|run| run.burst_ttft_ms),
+            after_tok_s: figure(|run| run.after.tok_s),
+            back: figure(|run| run.after.tok_s / run.before.tok_s),
+            ttft_over: figure(|run| run.after.ttft_ms / run.before.ttft_ms),
+            recovered_runs: recovered.len(),
+            recovered_ms: Figure::of(recovered),
+        }
+    }
+}
 
 /// Figures of `--burst`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -20,26 +77,35 @@ pub struct BurstReport {
     pub rows: Vec<BurstRow>,
 }
 
-impl Report for BurstReport {
-    fn failures(&self) -> Vec<String> {
-        Vec::new()
+impl BenchReport for BurstReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let sheet = Sheet::of("bursts", &self.rows)
+            .plain("requests", "BURST", |row| row.burst.requests)
+            .plain("lane", "LANE", |row| row.burst.mode.word())
+            .number("before_tok_s", "BEFORE tok/s", 1, |row| row.before_tok_s.as_ref())
+            .number("burst_tok_s", "BURST tok/s", 0, |row| row.burst_tok_s.as_ref())
+            .number("burst_ttft_ms", "BURST TTFT ms", 0, |row| row.burst_ttft_ms.as_ref())
+            .number("after_tok_s", "AFTER tok/s", 1, |row| row.after_tok_s.as_ref())
+            .number("back", "BACK", 3, |row| row.back.as_ref())
+            .number("ttft_over", "TTFT OVER", 2, |row| row.ttft_over.as_ref())
+            .number("recovered_ms", "RECOVERED ms", 0, |row| row.recovered_ms.as_ref())
+            .plain("recovered_runs", "RUNS", |row| row.recovered_runs);
+        vec![sheet.sheet()]
     }
 
-    fn text(&self) -> String {
+    fn notes(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
-        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
-        text.push_str(&format!(
-            "\nBEFORE and AFTER: one stream, the same prompt, {tokens} tokens; AFTER is submitted when the last answer of the burst has ended. BURST: all\n\
+        let mut text = format!(
+            "BEFORE and AFTER: one stream, the same prompt, {tokens} tokens; AFTER is submitted when the last answer of the burst has ended. BURST: all\n\
              its requests at once, of all kinds. BACK: AFTER over BEFORE. TTFT OVER: time to the first token after the burst over that\n\
              before. RECOVERED: from the burst's end to the end of the first 16 tokens at 0.9 of the pace before or more, time to the\n\
              first token included. No prefix cache. Medians of {runs} runs, in brackets the 95 % interval; ratios within each run\n"
-        ));
-        for BurstRow { requests, mode, recovered_runs, .. } in &self.rows {
+        );
+        for BurstRow { burst, recovered_runs, .. } in &self.rows {
             let never = runs - recovered_runs;
             if never > 0 {
                 text.push_str(&format!(
-                    "{requests} requests, {}: in {never} of {runs} runs the speed was not back within the answer\n",
-                    mode.word()
+                    "{burst}: in {never} of {runs} runs the speed was not back within the answer\n"
                 ));
             }
         }
@@ -47,81 +113,43 @@ impl Report for BurstReport {
     }
 }
 
-impl BenchReport for BurstReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut sheet = Sheet::new(
-            "bursts",
-            [
-                Column::plain("requests", "BURST"),
-                Column::plain("lane", "LANE"),
-                Column::estimate("before_tok_s", "BEFORE tok/s", 1),
-                Column::estimate("burst_tok_s", "BURST tok/s", 0),
-                Column::estimate("burst_ttft_ms", "BURST TTFT ms", 0),
-                Column::estimate("after_tok_s", "AFTER tok/s", 1),
-                Column::estimate("back", "BACK", 3),
-                Column::estimate("ttft_over", "TTFT OVER", 2),
-                Column::estimate("recovered_ms", "RECOVERED ms", 0),
-                Column::plain("recovered_runs", "RUNS"),
-            ],
-        );
-        for row in &self.rows {
-            sheet.row([
-                row.requests.into(),
-                row.mode.word().into(),
-                row.before_tok_s.as_ref().into(),
-                row.burst_tok_s.as_ref().into(),
-                row.burst_ttft_ms.as_ref().into(),
-                row.after_tok_s.as_ref().into(),
-                row.back.as_ref().into(),
-                row.ttft_over.as_ref().into(),
-                row.recovered_ms.as_ref().into(),
-                row.recovered_runs.into(),
-            ]);
-        }
-        vec![sheet]
-    }
-}
-
-/// A line about a burst of a run.
-pub fn burst_line(
-    run: usize,
-    runs: usize,
-    requests: usize,
-    mode: Mode,
-    found: &BurstRun,
-) -> String {
-    let BurstRun { before, burst_tok_s, after, recovered_ms, .. } = found;
-    format!(
-        "run {} of {runs}: {requests} requests, {}: before {:.0}, burst {burst_tok_s:.0}, after {:.0} tok/s, back after {} ms",
-        run + 1,
-        mode.word(),
-        before.tok_s,
-        after.tok_s,
-        number(*recovered_ms, 0)
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::recovery::Alone;
+    use super::super::BurstBench;
     use super::*;
+    use crate::experiment::Experiment as _;
+    use crate::mode::Mode;
     use crate::output::sheet::csv;
 
-    fn run(recovered_ms: Option<f64>) -> BurstRun {
+    fn burst(mode: Mode) -> Burst {
+        Burst { requests: 8, mode }
+    }
+
+    fn run(slow: f64, recovered_ms: Option<f64>) -> BurstRun {
         BurstRun {
-            before: Alone { ttft_ms: 10.0, tok_s: 200.0 },
-            burst_tok_s: 600.0,
-            burst_ttft_ms: 80.0,
-            after: Alone { ttft_ms: 12.0, tok_s: 190.0 },
+            before: Alone { ttft_ms: 10.0 * slow, tok_s: 200.0 / slow },
+            burst_tok_s: 600.0 / slow,
+            burst_ttft_ms: 80.0 * slow,
+            after: Alone { ttft_ms: 12.0 * slow, tok_s: 190.0 / slow },
             recovered_ms,
         }
     }
 
     #[test]
+    fn speeds_are_compared_within_a_run() {
+        let row = BurstRow::of(burst(Mode::Routed), &[run(1.0, Some(90.0)), run(2.0, None)]);
+        assert_eq!(row.back.map(|figure| figure.values), Some(vec![0.95, 0.95]));
+        assert_eq!(row.ttft_over.map(|figure| figure.values), Some(vec![1.2, 1.2]));
+        assert_eq!(row.recovered_ms.map(|figure| figure.values), Some(vec![90.0]));
+        assert_eq!(row.recovered_runs, 1);
+        assert_eq!(BurstRow::of(burst(Mode::Plain), &[]).back, None);
+    }
+
+    #[test]
     fn the_table_has_a_row_for_each_mode() {
         let rows = vec![
-            BurstRow::of(8, Mode::Plain, &[run(Some(90.0)), run(Some(90.0))]),
-            BurstRow::of(8, Mode::Routed, &[run(Some(120.0)), run(None)]),
+            BurstRow::of(burst(Mode::Plain), &[run(1.0, Some(90.0)), run(1.0, Some(90.0))]),
+            BurstRow::of(burst(Mode::Routed), &[run(1.0, Some(120.0)), run(1.0, None)]),
         ];
         let report = BurstReport { runs: 2, max_tokens: 128, rows };
         let expected = "\
@@ -139,8 +167,9 @@ BURST    LANE  BEFORE tok/s  BURST tok/s  BURST TTFT ms  AFTER tok/s   BACK  TTF
 
     #[test]
     fn a_burst_of_a_run_is_a_line() {
-        let line = burst_line(1, 3, 8, Mode::Routed, &run(None));
-        let expected = "run 2 of 3: 8 requests, routed: before 200, burst 600, after 190 tok/s, back after - ms";
+        let line = format!("{}: {}", burst(Mode::Routed), BurstBench::line(&run(1.0, None)));
+        let expected =
+            "8 requests, routed: before 200, burst 600, after 190 tok/s, back after - ms";
         assert_eq!(line, expected);
     }
 }

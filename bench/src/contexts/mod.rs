@@ -1,118 +1,93 @@
 //! `--contexts` measures each lane by length of the prompt: time to the first token, speed of
 //! prefill and of generation, and memory. One request runs alone.
 //!
-//! [`plan`] which lengths │ [`load`] one measurement │ [`row`] figures over all runs │ [`report`]
-//! the table. This file has the order of the steps.
+//! [`report`] figures over all runs, and the table. This file has the lengths and one measurement.
 //!
 //! The modes of a length are measured one after the other in each run, with the same prompt, as
 //! [`crate::lanes`] does; ratios are taken within a run. Lengths ascend, so that the workers' peak
 //! of memory in the first run is that of a length and of the shorter ones.
 
-mod load;
-mod plan;
 mod report;
-mod row;
 
-use paceline_client::answer::Answer;
-use paceline_client::ask::Choice;
-use paceline_client::compare::{JudgedDifferences, weigh};
+use std::fmt;
+
 use paceline_client::own_service::report::PrintedReport;
-use paceline_client::print::number;
 use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, Screen};
-use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_text::prompt::Tokens;
 use tonic::transport::Channel;
 
-use self::load::ContextRequest;
-use self::plan::{ContextPlan, work};
-use self::report::{ContextReport, LeftOut};
-use self::row::{ContextRow, ContextRun};
-use crate::args::BenchArgs;
-use crate::load::Sent;
-use crate::mode::{Mode, order};
+use self::report::{ContextReport, ContextRun, LengthRow, LongerPrompts};
+use crate::args::{BenchArgs, ascending};
+use crate::experiment::{self, BenchPlan, Experiment, MeasuredCell};
+use crate::load::{FixedAnswer, Sent};
+use crate::mode::{Mode, by_mode, order};
 use crate::progress::Progress;
 use crate::prompts::{made, tokenizer};
 use crate::report::{failed, of_service};
-use crate::same::{Counts, TokenComparison};
+use crate::same::{AnswerComparison, Counts};
 use crate::service::MeasuredService;
 
+/// Tokens of an answer whose generation is timed: those of llama-bench (tg128). The first one of
+/// the answer is not, because prefill makes it.
+const ANSWER_TOKENS: u32 = 128;
 /// Tokens of the untimed prompt and answer before a measurement: the first steps after a change of
 /// the drafter are slow.
 const WARM_PROMPT: usize = 32;
-const WARM_TOKENS: usize = 8;
+const WARM_TOKENS: u32 = 8;
 /// Reasons of the service to refuse a prompt for its length. Longer ones would be refused too.
 const TOO_LONG: [&str; 2] = ["PROMPT_TOO_LONG", "KV_EXHAUSTED"];
+
+/// Tokens of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Length(usize);
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tokens", self.0)
+    }
+}
 
 /// Measures everything and makes the report.
 ///
 /// # Errors
 /// Nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
-    let plan = ContextPlan::from_args(args)?;
+    let mut plan = BenchPlan::with_drafter(args, 3, ANSWER_TOKENS)?;
+    // All modes of a run have the same prompt; with the cache only the first would prefill it.
+    plan.settings.config.kv.prefix_cache = false;
+    let lengths = ascending(&args.contexts);
     let work = async |service: &MeasuredService, screen: &mut Screen| {
-        measure(&plan, service, screen).await
+        measure(&plan, &lengths, service, screen).await
     };
     of_service(args, &plan.settings, screen, work).await
 }
 
-/// A length in all modes, and the memory of the workers after its first run.
-struct Measured {
-    length: usize,
-    modes: Vec<(Mode, Vec<ContextRun>)>,
-    peak_bytes: Option<u64>,
-}
-
-impl Measured {
-    fn begin(length: usize, modes: &[Mode]) -> Self {
-        let modes = modes.iter().map(|mode| (*mode, Vec::new())).collect();
-        Self { length, modes, peak_bytes: None }
-    }
-}
-
 async fn measure(
-    plan: &ContextPlan,
+    plan: &BenchPlan,
+    lengths: &[usize],
     service: &MeasuredService,
     screen: &mut Screen,
 ) -> Result<ContextReport, Failure> {
     let context = service.status.model.as_ref().map_or(0, |model| model.context_length) as usize;
-    let modes = ContextPlan::modes(service.drafter);
-    let lengths = plan.lengths(context);
-    let mut left_out = LeftOut::of_context(&lengths.too_long, plan.answer_tokens, context);
+    let answer_tokens = plan.max_tokens as usize;
+    let (fitting, too_long) = in_context(lengths, answer_tokens, context);
     let mut bench = ContextBench {
-        plan,
+        answer_tokens: plan.max_tokens,
+        modes: modes(service.drafter),
         service,
         client: service.own.connect().await?,
         tokenizer: tokenizer(&service.status)?,
-        same: TokenComparison::default(),
+        same: AnswerComparison::default(),
+        refused: None,
     };
-    let mut measured: Vec<Measured> =
-        lengths.measured.iter().map(|length| Measured::begin(*length, modes)).collect();
-    let of_length = |length: usize| work(length, plan.answer_tokens) * modes.len() as f64;
-    let all: f64 = lengths.measured.iter().map(|length| of_length(*length)).sum();
-    let mut progress = Progress::begin(all * plan.runs as f64);
-    for run in 0..plan.runs {
-        let mut refused = None;
-        for (at, measured) in measured.iter_mut().enumerate() {
-            match bench.length(run, at, measured, &mut progress, screen).await {
-                Ok(()) => {}
-                Err(failure) if run == 0 && TOO_LONG.contains(&failure.reason.as_str()) => {
-                    refused = Some((at, failure.message));
-                    break;
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        if let Some((at, why)) = refused {
-            let longer: Vec<usize> = measured.drain(at..).map(|one| one.length).collect();
-            let work: f64 = longer.iter().map(|length| of_length(*length)).sum();
-            progress.leave_out(work * plan.runs as f64);
-            let prompt_tokens = [longer, lengths.too_long.clone()].concat();
-            left_out = Some(LeftOut { prompt_tokens, why });
-        }
-        progress.note(run, plan.runs, screen);
-    }
+    let cells = fitting.into_iter().map(Length).collect();
+    let measured = experiment::measure(&mut bench, plan.runs, cells, screen).await?;
+    let left_out = match bench.refused.take() {
+        Some(why) => Some(LongerPrompts { prompt_tokens: lengths[measured.len()..].to_vec(), why }),
+        None => LongerPrompts::than_context(&too_long, answer_tokens, context),
+    };
     if measured.is_empty() {
         let why = left_out.map_or(String::new(), |left_out| left_out.why);
         return Err(failed(format!(
@@ -120,68 +95,114 @@ async fn measure(
         )));
     }
     let same = bench.weighed(screen).await?;
-    let row = |one: &Measured| ContextRow::of(one.length, &one.modes, one.peak_bytes);
-    Ok(ContextReport {
-        runs: plan.runs,
-        answer_tokens: plan.answer_tokens,
-        rows: measured.iter().map(row).collect(),
-        left_out,
-        same,
-    })
+    let row = |MeasuredCell { cell: Length(length), runs }| {
+        let peak_bytes = runs.first().and_then(|run: &LengthRun| run.peak_bytes);
+        LengthRow::of(length, &by_mode(runs.into_iter().map(|run| run.modes)), peak_bytes)
+    };
+    let rows = measured.into_iter().map(row).collect();
+    Ok(ContextReport { runs: plan.runs, answer_tokens, rows, left_out, same })
+}
+
+/// The modes that are compared.
+fn modes(drafter: bool) -> &'static [Mode] {
+    match drafter {
+        true => &[Mode::Absent, Mode::Forced, Mode::Routed],
+        false => &[Mode::Absent],
+    }
+}
+
+/// The lengths that fit into a context of this number of positions, and those that do not.
+fn in_context(lengths: &[usize], answer_tokens: usize, context: usize) -> (Vec<usize>, Vec<usize>) {
+    let most = context.saturating_sub(answer_tokens + 1);
+    lengths.iter().partition(|length| **length <= most)
+}
+
+/// Work of a measurement in one mode, in tokens that are prefilled. A token that is generated takes
+/// about as long as this many of a prompt.
+fn work(length: usize, answer_tokens: u32) -> f64 {
+    const GENERATED: usize = 8;
+    (length + GENERATED * answer_tokens as usize) as f64
+}
+
+/// A run of a length in all modes.
+struct LengthRun {
+    modes: Vec<(Mode, ContextRun)>,
+    /// The most memory that both workers held until then; of the first run.
+    peak_bytes: Option<u64>,
 }
 
 /// Measures lengths on a running service.
 struct ContextBench<'a> {
-    plan: &'a ContextPlan,
+    answer_tokens: u32,
+    modes: &'static [Mode],
     service: &'a MeasuredService,
     client: InferenceClient<Channel>,
     tokenizer: Tokens,
-    same: TokenComparison,
+    same: AnswerComparison,
+    /// Why the service refused a length.
+    refused: Option<String>,
 }
 
-impl ContextBench<'_> {
+impl Experiment for ContextBench<'_> {
+    type Cell = Length;
+    type Run = LengthRun;
+
+    fn work(&self, length: &Length) -> f64 {
+        work(length.0, self.answer_tokens) * self.modes.len() as f64
+    }
+
     /// Measures a length in each mode once.
-    async fn length(
+    async fn measure(
         &mut self,
-        run: usize,
-        at: usize,
-        measured: &mut Measured,
-        progress: &mut Progress,
-        screen: &mut Screen,
-    ) -> Result<(), Failure> {
-        let (length, runs) = (measured.length, self.plan.runs);
-        let ids = self.ids(run, length)?;
-        let modes: Vec<Mode> = measured.modes.iter().map(|(mode, _)| *mode).collect();
-        for mode in order(&modes, run, at) {
-            let what = format!("{length} tokens, {}", mode.word());
-            progress.show(run, runs, &what, screen);
+        length: &Length,
+        progress: &mut Progress<'_>,
+    ) -> Result<LengthRun, Failure> {
+        let run = progress.run;
+        let ids = self.ids(run, length.0)?;
+        let mut modes = vec![];
+        for mode in order(self.modes, run, progress.at) {
+            let what = format!("{length}, {}", mode.word());
+            progress.show(&what);
             let sent = self.one(mode, &ids).await?;
-            progress.add(work(length, self.plan.answer_tokens));
+            progress.done += work(length.0, self.answer_tokens);
             self.same.take(mode, &[label(run, length)], std::slice::from_ref(&sent.answer));
             let found = ContextRun::of(&sent).ok_or_else(|| {
                 failed(format!("{what}: expected tokens, found an answer without any"))
             })?;
-            let lane = measured.modes.iter_mut().find(|(known, _)| *known == mode);
-            lane.expect("the modes are those of the measurement").1.push(found);
+            modes.push((mode, found));
         }
-        if run == 0 {
-            measured.peak_bytes = self.service.peak().await.sum();
-        }
-        screen.note(&line(run, runs, measured));
-        Ok(())
+        modes.sort_by_key(|(mode, _)| *mode);
+        let peak_bytes = if run == 0 { self.service.peak().await.sum() } else { None };
+        Ok(LengthRun { modes, peak_bytes })
     }
 
+    fn line(run: &LengthRun) -> String {
+        let speeds = |(mode, ContextRun { times, .. }): &(Mode, ContextRun)| {
+            let pp = f64::from(times.prompt_tokens) * 1e3 / times.ttft_ms;
+            let tg = (times.tokens - 1) as f64 * 1e3 / (times.e2e_ms - times.ttft_ms);
+            format!("{} pp {pp:.0}, tg {tg:.0}", mode.word())
+        };
+        let modes: Vec<String> = run.modes.iter().map(speeds).collect();
+        format!("{} tok/s", modes.join("; "))
+    }
+
+    fn leave_out(&mut self, run: usize, failure: Failure) -> Result<(), Failure> {
+        if run > 0 || !TOO_LONG.contains(&failure.reason.as_str()) {
+            return Err(failure);
+        }
+        self.refused = Some(failure.message);
+        Ok(())
+    }
+}
+
+impl ContextBench<'_> {
     /// One request in a mode, after an untimed one.
-    async fn one(&mut self, mode: Mode, ids: &[u32]) -> Result<Sent<Answer>, Failure> {
+    async fn one(&self, mode: Mode, ids: &[u32]) -> Result<Sent, Failure> {
         self.service.change(mode).await?;
-        // The first token is prefill's.
-        let (max_tokens, wish) = (self.plan.answer_tokens + 1, mode.wish());
-        let request = ContextRequest { ids, wish, max_tokens, margins: false };
         let warm = &ids[..ids.len().min(WARM_PROMPT)];
-        ContextRequest { ids: warm, max_tokens: WARM_TOKENS, ..request }
-            .send(&mut self.client)
-            .await?;
-        request.send(&mut self.client).await
+        FixedAnswer::new(mode.wish(), WARM_TOKENS).complete(&self.client, warm).await?;
+        // The first token is prefill's.
+        FixedAnswer::new(mode.wish(), self.answer_tokens + 1).complete(&self.client, ids).await
     }
 
     /// The prompt of a length in a run.
@@ -189,44 +210,42 @@ impl ContextBench<'_> {
         made::ids(&self.tokenizer, ((run as u64) << 32) | length as u64, length)
     }
 
-    /// Counts of the compared answers. Each answer that differs is judged by the margins of one
-    /// more plain answer.
+    /// Counts of the compared answers, with each difference judged.
     async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
-        let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
-        counts.judged = JudgedDifferences::of(&self.service.status);
-        if !suspects.is_empty() {
-            screen.note(&format!("{} answers differ between lanes: weighing them", suspects.len()));
-        }
-        for suspect in suspects {
-            let Prompt { index: run, max_tokens: length, .. } = suspect.prompt;
-            let ids = self.ids(run, length as usize)?;
-            let max_tokens = self.plan.answer_tokens + 1;
-            let request =
-                ContextRequest { ids: &ids, wish: RouteWish::Plain, max_tokens, margins: true };
-            let again = request.send(&mut self.client).await?.answer;
-            let difference =
-                weigh(&suspect.first, &suspect.other, &again.token_ids, &again.margins);
-            counts.judged.add(&suspect.prompt, Choice::Greedy, difference);
-        }
-        Ok(counts)
+        let same = std::mem::take(&mut self.same);
+        let again = async |prompt: &Prompt| {
+            let ids = self.ids(prompt.index, prompt.max_tokens as usize)?;
+            FixedAnswer::to_judge(self.answer_tokens + 1).complete(&self.client, &ids).await
+        };
+        same.weighed(&self.service.status, "between lanes", screen, again).await
     }
 }
 
 /// Stands for the prompt of a length in a run when answers are compared: its ids are made again.
-fn label(run: usize, length: usize) -> Prompt {
-    let kind = format!("{length} tokens");
-    Prompt { kind, index: run, messages: vec![], max_tokens: length as u32 }
+fn label(run: usize, length: &Length) -> Prompt {
+    let kind = length.to_string();
+    Prompt { kind, index: run, messages: vec![], max_tokens: length.0 as u32 }
 }
 
-/// A line about a length of a run in all its modes.
-fn line(run: usize, runs: usize, measured: &Measured) -> String {
-    let speeds = |(mode, runs): &(Mode, Vec<ContextRun>)| {
-        let times = runs.last().map(|run| run.times);
-        let pp = times.map(|times| f64::from(times.prompt_tokens) * 1e3 / times.ttft_ms);
-        let tg =
-            times.map(|times| (times.tokens - 1) as f64 * 1e3 / (times.e2e_ms - times.ttft_ms));
-        format!("{} pp {}, tg {}", mode.word(), number(pp, 0), number(tg, 0))
-    };
-    let modes: Vec<String> = measured.modes.iter().map(speeds).collect();
-    format!("run {} of {runs}: {} tokens: {} tok/s", run + 1, measured.length, modes.join("; "))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_end_where_prompt_and_answer_fill_the_context() {
+        let found = in_context(&[1_024, 3_967, 3_968, 8_192], 128, 4_096);
+        assert_eq!(found, (vec![1_024, 3_967], vec![3_968, 8_192]));
+        assert_eq!(in_context(&[1_024], 128, 100), (vec![], vec![1_024]));
+    }
+
+    #[test]
+    fn without_a_drafter_there_is_one_lane() {
+        assert_eq!(modes(false), [Mode::Absent]);
+        assert_eq!(modes(true).len(), 3);
+    }
+
+    #[test]
+    fn longer_prompts_are_more_work() {
+        assert_eq!((work(1_024, 128), work(4_096, 128)), (2_048.0, 5_120.0));
+    }
 }

@@ -1,14 +1,107 @@
-//! The report of contexts: a table with explanations.
+//! Figures of each length over all runs, and their report: a table with explanations. Pure.
 
-use paceline_client::own_service::report::Report;
 use serde::Serialize;
 
-use super::row::{ContextLane, ContextRow};
+use crate::load::Sent;
+use crate::mode::Mode;
 use crate::output::llama_bench::LlamaTest;
-use crate::output::sheet::{Column, Sheet, Value};
+use crate::output::sheet::{CellValue, Sheet};
 use crate::report::BenchReport;
-use crate::requests::RequestFigures;
+use crate::requests::{RequestStatistics, RequestTimes, tokens_per_cycle};
 use crate::same::Counts;
+use crate::statistics::Figure;
+
+/// One measurement of a length in a mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ContextRun {
+    /// Times of the request.
+    pub times: RequestTimes,
+    /// Cycles of one draft and one verification.
+    pub cycles: u64,
+    /// Tokens that the drafter proposed.
+    pub drafted: u64,
+    /// Proposed tokens that the target accepted.
+    pub accepted: u64,
+}
+
+impl ContextRun {
+    /// The figures of an answer; `None` without tokens.
+    pub fn of(sent: &Sent) -> Option<Self> {
+        let speculation = &sent.answer.speculation;
+        Some(Self {
+            times: RequestTimes::of(sent)?,
+            cycles: speculation.cycles,
+            drafted: speculation.drafted,
+            accepted: speculation.accepted,
+        })
+    }
+
+    /// Milliseconds from the first token to the last.
+    fn decode_ms(&self) -> f64 {
+        self.times.e2e_ms - self.times.ttft_ms
+    }
+}
+
+/// A length in one mode, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ContextLane {
+    /// How the prompts were served.
+    pub mode: Mode,
+    /// Times of the requests. `prompt_tok_s` is the speed of prefill (pp), `decode_tok_s` of
+    /// generation (tg).
+    #[serde(flatten)]
+    pub requests: RequestStatistics,
+    /// Speed of generation over that without a drafter, within each run. `None` of that mode
+    /// itself.
+    pub over_absent: Option<Figure>,
+    /// Cycles of one draft and one verification.
+    pub cycles: u64,
+    /// Tokens that the drafter proposed.
+    pub drafted: u64,
+    /// Proposed tokens that the target accepted.
+    pub accepted: u64,
+}
+
+/// A length, measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LengthRow {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The figures of each mode.
+    pub lanes: Vec<ContextLane>,
+    /// The most memory that both workers held until this length had been measured once in each
+    /// mode, shorter lengths before.
+    pub peak_bytes: Option<u64>,
+}
+
+impl LengthRow {
+    /// The figures of a length, with what was measured in each mode, run by run.
+    pub fn of(
+        prompt_tokens: usize,
+        measured: &[(Mode, Vec<ContextRun>)],
+        peak_bytes: Option<u64>,
+    ) -> Self {
+        let absent = measured.iter().find(|(mode, _)| *mode == Mode::Absent);
+        let absent = absent.map_or(&[][..], |(_, runs)| runs);
+        let lanes = measured.iter().map(|(mode, runs)| lane(*mode, runs, absent)).collect();
+        Self { prompt_tokens, lanes, peak_bytes }
+    }
+}
+
+fn lane(mode: Mode, runs: &[ContextRun], absent: &[ContextRun]) -> ContextLane {
+    // All modes generate the same number of tokens, so speeds are in the inverse ratio of times.
+    let pairs = runs.iter().zip(absent).filter(|(run, _)| run.decode_ms() > 0.0);
+    let ratios = pairs.map(|(run, absent)| absent.decode_ms() / run.decode_ms());
+    let sum = |of: fn(&ContextRun) -> u64| runs.iter().map(of).sum();
+    ContextLane {
+        mode,
+        requests: RequestStatistics::of(runs.iter().map(|run| std::slice::from_ref(&run.times))),
+        over_absent: Figure::of(ratios.filter(|_| mode != Mode::Absent)),
+        cycles: sum(|run| run.cycles),
+        drafted: sum(|run| run.drafted),
+        accepted: sum(|run| run.accepted),
+    }
+}
 
 /// Figures of each length in each mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -18,25 +111,25 @@ pub struct ContextReport {
     /// Tokens of each answer after the first one.
     pub answer_tokens: usize,
     /// A row for each length.
-    pub rows: Vec<ContextRow>,
+    pub rows: Vec<LengthRow>,
     /// Lengths that were not measured.
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<LongerPrompts>,
     /// Whether all modes gave the same answers.
     pub same: Counts,
 }
 
 /// Lengths that were not measured, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct LongerPrompts {
     /// Tokens of the prompts.
     pub prompt_tokens: Vec<usize>,
     /// Why these prompts were not measured, as a sentence.
     pub why: String,
 }
 
-impl LeftOut {
+impl LongerPrompts {
     /// Prompts that do not fit into the context, if there are any.
-    pub fn of_context(lengths: &[usize], answer_tokens: usize, context: usize) -> Option<Self> {
+    pub fn than_context(lengths: &[usize], answer_tokens: usize, context: usize) -> Option<Self> {
         let why = format!(
             "with {answer_tokens} tokens of the answer they exceed the model's context of {context}"
         );
@@ -49,104 +142,96 @@ impl LeftOut {
     }
 }
 
-impl Report for ContextReport {
-    fn failures(&self) -> Vec<String> {
-        let first = self.same.judged.differences.first();
-        first.map(|place| format!("answers differ: {place}")).into_iter().collect()
+impl BenchReport for ContextReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let lanes: Vec<(&LengthRow, &ContextLane)> = self.lanes().collect();
+        let sheet = Sheet::of("contexts", &lanes)
+            .plain("prompt_tokens", "CONTEXT", |(row, _)| row.prompt_tokens)
+            .plain("lane", "LANE", |(_, lane)| lane.mode.word())
+            .number("ttft_ms", "TTFT ms", 0, |(_, lane)| lane.requests.ttft_ms.as_ref())
+            .number("pp_tok_s", "PP tok/s", 0, |(_, lane)| lane.requests.prompt_tok_s.as_ref())
+            .number("tg_tok_s", "TG tok/s", 1, |(_, lane)| lane.requests.decode_tok_s.as_ref())
+            .number("e2e_ms", "E2E ms", 0, |(_, lane)| lane.requests.e2e_ms.as_ref())
+            .number("over_absent", "OVER ABSENT", 2, |(_, lane)| lane.over_absent.as_ref())
+            .number("tokens_per_cycle", "TOKENS/CYCLE", 2, |(_, lane)| {
+                tokens_per_cycle(lane.accepted, lane.cycles)
+            })
+            .number("peak_bytes", "PEAK", 0, |(row, _)| CellValue::Bytes(row.peak_bytes));
+        vec![sheet.sheet()]
     }
 
-    fn text(&self) -> String {
+    fn notes(&self) -> String {
         let (runs, tokens) = (self.runs, self.answer_tokens);
-        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
-        text.push_str(&format!(
-            "\nTTFT: from submission to the first token, at the client. PP: tokens of the prompt over TTFT. TG: {tokens} tokens after the first one\n\
+        let text = format!(
+            "TTFT: from submission to the first token, at the client. PP: tokens of the prompt over TTFT. TG: {tokens} tokens after the first one\n\
              over their time, at the end of the prompt. OVER ABSENT: TG over that without a drafter, within each run. PEAK: the most that\n\
              both workers held until this length had been measured once, shorter ones before. One request alone; a made text, new to\n\
              the service, the same in all modes; no prefix cache. Medians of {runs} runs, in brackets the 95 % interval\n"
-        ));
-        if let Some(left_out) = &self.left_out {
-            text.push_str(&left_out.line());
-        }
-        text.push_str(&self.same.text());
-        text
-    }
-}
-
-impl BenchReport for ContextReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut sheet = Sheet::new(
-            "contexts",
-            [
-                Column::plain("prompt_tokens", "CONTEXT"),
-                Column::plain("lane", "LANE"),
-                Column::estimate("ttft_ms", "TTFT ms", 0),
-                Column::estimate("pp_tok_s", "PP tok/s", 0),
-                Column::estimate("tg_tok_s", "TG tok/s", 1),
-                Column::estimate("e2e_ms", "E2E ms", 0),
-                Column::estimate("over_absent", "OVER ABSENT", 2),
-                Column::number("tokens_per_cycle", "TOKENS/CYCLE", 2),
-                Column::plain("peak_bytes", "PEAK"),
-            ],
         );
-        for ContextRow { prompt_tokens, lanes, peak_bytes } in &self.rows {
-            for lane in lanes {
-                let RequestFigures { ttft_ms, prompt_tok_s, decode_tok_s, e2e_ms, .. } =
-                    &lane.requests;
-                let per_cycle = (lane.cycles > 0)
-                    .then(|| (lane.accepted + lane.cycles) as f64 / lane.cycles as f64);
-                sheet.row([
-                    (*prompt_tokens).into(),
-                    lane.mode.word().into(),
-                    ttft_ms.as_ref().into(),
-                    prompt_tok_s.as_ref().into(),
-                    decode_tok_s.as_ref().into(),
-                    e2e_ms.as_ref().into(),
-                    lane.over_absent.as_ref().into(),
-                    Value::Number(per_cycle),
-                    Value::Bytes(*peak_bytes),
-                ]);
-            }
-        }
-        vec![sheet]
+        let left_out = self.left_out.as_ref().map_or(String::new(), LongerPrompts::line);
+        text + &left_out + &self.same.text()
+    }
+
+    fn failures(&self) -> Vec<String> {
+        self.same.failure().into_iter().collect()
     }
 
     fn llama_tests(&self) -> Vec<LlamaTest> {
-        let lanes =
-            self.rows.iter().flat_map(|row| row.lanes.iter().map(|lane| (row.prompt_tokens, lane)));
-        let tests = |(tokens, lane): (usize, &ContextLane)| {
-            let RequestFigures { prompt_tok_s, decode_tok_s, .. } = &lane.requests;
+        let tests = |(row, lane): (&LengthRow, &ContextLane)| {
+            let RequestStatistics { prompt_tok_s, decode_tok_s, .. } = &lane.requests;
             let generated = (self.answer_tokens, decode_tok_s);
-            LlamaTest::of_context(lane.mode.word(), (tokens, prompt_tok_s), generated)
+            LlamaTest::of_context(lane.mode.word(), (row.prompt_tokens, prompt_tok_s), generated)
         };
-        lanes.flat_map(tests).collect()
+        self.lanes().flat_map(tests).collect()
+    }
+}
+
+impl ContextReport {
+    fn lanes(&self) -> impl Iterator<Item = (&LengthRow, &ContextLane)> {
+        self.rows.iter().flat_map(|row| row.lanes.iter().map(move |lane| (row, lane)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::ContextRun;
     use super::*;
-    use crate::mode::Mode;
     use crate::output::sheet::csv;
-    use crate::requests::RequestTimes;
+
+    fn run(decode_ms: f64, cycles: u64) -> ContextRun {
+        let times = RequestTimes {
+            ttft_ms: 500.0,
+            e2e_ms: 500.0 + decode_ms,
+            tokens: 129,
+            prompt_tokens: 1_024,
+            cached_tokens: 0,
+        };
+        ContextRun { times, cycles, drafted: 15 * cycles, accepted: 3 * cycles }
+    }
+
+    #[test]
+    fn lanes_are_compared_within_a_run() {
+        let measured = [
+            (Mode::Absent, vec![run(640.0, 0), run(1_280.0, 0)]),
+            (Mode::Routed, vec![run(320.0, 10), run(640.0, 12)]),
+        ];
+        let row = LengthRow::of(1_024, &measured, Some(7));
+        let [absent, routed] = &row.lanes[..] else { panic!("two modes") };
+        // 1,024 tokens in half a second, and 128 after the first one.
+        let values = |figure: &Option<Figure>| figure.clone().expect("measured").values;
+        assert_eq!(values(&routed.requests.prompt_tok_s), [2_048.0, 2_048.0]);
+        assert_eq!(values(&routed.requests.decode_tok_s), [400.0, 200.0]);
+        assert_eq!(values(&routed.over_absent), [2.0, 2.0]);
+        assert_eq!(absent.over_absent, None);
+        assert_eq!((routed.cycles, routed.drafted, routed.accepted), (22, 330, 66));
+    }
 
     fn report() -> ContextReport {
-        let run = |decode_ms: f64, cycles| {
-            let times = RequestTimes {
-                ttft_ms: 500.0,
-                e2e_ms: 500.0 + decode_ms,
-                tokens: 129,
-                prompt_tokens: 1_024,
-                cached_tokens: 0,
-            };
-            ContextRun { times, cycles, drafted: 15 * cycles, accepted: 3 * cycles }
-        };
         let measured = [(Mode::Absent, vec![run(640.0, 0)]), (Mode::Routed, vec![run(320.0, 10)])];
         ContextReport {
             runs: 1,
             answer_tokens: 128,
-            rows: vec![ContextRow::of(1_024, &measured, Some(5 << 20))],
-            left_out: LeftOut::of_context(&[8_192, 16_384], 128, 4_096),
+            rows: vec![LengthRow::of(1_024, &measured, Some(5 << 20))],
+            left_out: LongerPrompts::than_context(&[8_192, 16_384], 128, 4_096),
             same: Counts { answers: 1, tokens: 129, ..Counts::default() },
         }
     }

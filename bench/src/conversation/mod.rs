@@ -1,8 +1,8 @@
 //! `--clean` and `--session` measure a conversation in two turns with a long prompt, and a short
 //! prompt after it, as a person uses an assistant. One request runs at a time, as routed.
 //!
-//! [`plan`] what is measured │ [`row`] figures over all runs │ [`report`] the table. This file has
-//! the order of the steps.
+//! [`plan`] what is measured │ [`report`] figures over all runs, and the table. This file has one
+//! measurement.
 //!
 //! Both forms run on one service with its prefix cache, in turn. A clean prompt begins with words
 //! that no prompt had before, so the cache has nothing of it. The prompts of the second turns have
@@ -10,23 +10,20 @@
 
 mod plan;
 mod report;
-mod row;
 
-use paceline_client::ask::{Ask, Choice};
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, Screen};
 use paceline_proto::v1::RouteWish;
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_system::clock::monotonic_ns;
 use paceline_text::prompt::Tokens;
 use tonic::transport::Channel;
 
-use self::plan::{ConversationPlan, Form, Turn};
-use self::report::{ConversationReport, form_line};
-use self::row::{FormRun, MeasuredForm};
-use crate::args::BenchArgs;
-use crate::load::Sent;
+use self::plan::{ConversationCell, Form, Turn};
+use self::report::{ConversationReport, FormRun, MeasuredForm};
+use crate::args::{ANSWER_TOKENS, BenchArgs, ascending};
+use crate::experiment::{self, BenchPlan, Experiment};
+use crate::load::FixedAnswer;
 use crate::progress::Progress;
 use crate::prompts::{made, tokenizer};
 use crate::report::{failed, of_service};
@@ -38,60 +35,33 @@ use crate::service::MeasuredService;
 /// # Errors
 /// Nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedReport, Failure> {
-    let plan = ConversationPlan::from_args(args)?;
-    let work = async |service: &MeasuredService, screen: &mut Screen| {
-        measure(&plan, service, screen).await
+    let mut plan = BenchPlan::with_drafter(args, 3, ANSWER_TOKENS)?;
+    // A clean prompt is one that the cache cannot know, so both forms run on one service.
+    plan.settings.config.kv.prefix_cache = true;
+    let BenchPlan { settings, runs, max_tokens } = plan;
+    let forms = [(args.clean, Form::Clean), (args.session, Form::Session)];
+    let forms: Vec<Form> =
+        forms.into_iter().filter(|(wanted, _)| *wanted).map(|(_, form)| form).collect();
+    let work = async |service: &MeasuredService, screen: &mut Screen| -> Result<_, Failure> {
+        let context = service.status.model.as_ref().map_or(0, |model| model.context_length);
+        let lengths = plan::lengths(&ascending(&args.lengths), max_tokens, context as usize)?;
+        let mut bench = ConversationBench {
+            client: service.own.connect().await?,
+            tokenizer: tokenizer(&service.status)?,
+            max_tokens,
+            forms: forms.len(),
+            texts: 0,
+        };
+        let in_forms = |text_tokens: usize| {
+            forms.iter().map(move |form| ConversationCell { text_tokens, form: *form })
+        };
+        let cells: Vec<ConversationCell> = lengths.into_iter().flat_map(in_forms).collect();
+        let measured = experiment::measure(&mut bench, runs, cells, screen).await?;
+        let rows = measured.iter().flat_map(MeasuredForm::rows).collect();
+        let gains = measured.iter().filter_map(|one| one.gain(&measured)).collect();
+        Ok(ConversationReport { runs, max_tokens, rows, gains })
     };
-    of_service(args, &plan.settings, screen, work).await
-}
-
-async fn measure(
-    plan: &ConversationPlan,
-    service: &MeasuredService,
-    screen: &mut Screen,
-) -> Result<ConversationReport, Failure> {
-    let context = service.status.model.as_ref().map_or(0, |model| model.context_length);
-    let lengths = plan.lengths(context as usize)?;
-    let mut bench = ConversationBench {
-        client: service.own.connect().await?,
-        tokenizer: tokenizer(&service.status)?,
-        max_tokens: plan.max_tokens as u32,
-        texts: 0,
-    };
-    // The first steps of a process are slow in many ways.
-    screen.transient("warming up");
-    for form in &plan.forms {
-        bench.form(*form, lengths[0]).await?;
-    }
-    let mut measured: Vec<MeasuredForm> = vec![];
-    for text_tokens in &lengths {
-        let begun =
-            |form: &Form| MeasuredForm { text_tokens: *text_tokens, form: *form, runs: vec![] };
-        measured.extend(plan.forms.iter().map(begun));
-    }
-    let all = lengths.iter().sum::<usize>() * plan.forms.len() * plan.runs;
-    let mut progress = Progress::begin(all as f64);
-    for run in 0..plan.runs {
-        for text_tokens in &lengths {
-            for form in plan.order(run) {
-                let place = format!("{text_tokens} tokens, {}", form.word());
-                progress.show(run, plan.runs, &place, screen);
-                let found = bench.form(form, *text_tokens).await?;
-                progress.add(*text_tokens as f64);
-                screen.note(&form_line(run, plan.runs, &place, &found));
-                let of_form =
-                    |one: &&mut MeasuredForm| one.form == form && one.text_tokens == *text_tokens;
-                measured.iter_mut().filter(of_form).for_each(|one| one.runs.push(found));
-            }
-        }
-        progress.note(run, plan.runs, screen);
-    }
-    Ok(ConversationReport {
-        runs: plan.runs,
-        max_tokens: plan.max_tokens,
-        rows: measured.iter().flat_map(MeasuredForm::rows).collect(),
-        gains: measured.iter().filter_map(|one| one.gain(&measured)).collect(),
-    })
+    of_service(args, &settings, screen, work).await
 }
 
 /// Measures on a running service.
@@ -99,51 +69,68 @@ struct ConversationBench {
     client: InferenceClient<Channel>,
     tokenizer: Tokens,
     max_tokens: u32,
+    /// Number of forms that are compared.
+    forms: usize,
     /// Texts so far: each has a beginning of its own.
     texts: u64,
 }
 
-impl ConversationBench {
+impl Experiment for ConversationBench {
+    type Cell = ConversationCell;
+    type Run = FormRun;
+
+    fn warming(&self) -> usize {
+        self.forms
+    }
+
+    fn order(&self, run: usize, cells: usize) -> Vec<usize> {
+        plan::order(self.forms, run, cells)
+    }
+
+    fn work(&self, cell: &ConversationCell) -> f64 {
+        cell.text_tokens as f64
+    }
+
     /// The requests of a form, once.
-    async fn form(&mut self, form: Form, text_tokens: usize) -> Result<FormRun, Failure> {
-        let mut report = self.report(text_tokens)?;
+    async fn measure(
+        &mut self,
+        cell: &ConversationCell,
+        _: &mut Progress<'_>,
+    ) -> Result<FormRun, Failure> {
+        let mut report = self.report(cell.text_tokens)?;
         let mut found = FormRun::default();
-        for (turn, times) in Turn::ALL.into_iter().zip(&mut found) {
-            if (form, turn) == (Form::Clean, Turn::Next) {
-                report = self.report(text_tokens)?;
+        for (request, times) in Turn::ALL.into_iter().zip(&mut found) {
+            if (cell.form, request) == (Form::Clean, Turn::Next) {
+                report = self.report(cell.text_tokens)?;
             }
             self.texts += 1;
-            *times = self.turn(turn, &report).await?;
+            *times = self.request(request, &report).await?;
         }
         Ok(found)
     }
 
+    fn line(run: &FormRun) -> String {
+        let times = Turn::ALL.iter().zip(run);
+        let times = times.map(|(turn, times)| format!("{} {:.0}", turn.word(), times.ttft_ms));
+        format!("first tokens after {} ms", times.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl ConversationBench {
     /// A text that no request had before.
     fn report(&mut self, text_tokens: usize) -> Result<String, Failure> {
         self.texts += 1;
         made::document(&self.tokenizer, self.texts, text_tokens)
     }
 
-    async fn turn(&mut self, turn: Turn, report: &str) -> Result<RequestTimes, Failure> {
-        let prompt = Prompt {
-            kind: turn.word().to_owned(),
-            index: 0,
-            messages: turn.messages(report, self.texts),
-            max_tokens: self.max_tokens,
-        };
-        let ask = Ask {
-            prompt: &prompt,
-            choice: Choice::Greedy,
-            lane: RouteWish::Auto,
-            max_tokens: self.max_tokens,
-            margins: false,
-            ignore_eos: true,
-        };
-        let sent_ns = monotonic_ns();
-        let answer = ask.send(&mut self.client).await?;
-        let times = RequestTimes::of(&Sent { answer, sent_ns });
-        times.ok_or_else(|| {
-            failed(format!("{}: expected tokens, found an answer without any", turn.word()))
+    async fn request(&self, request: Turn, report: &str) -> Result<RequestTimes, Failure> {
+        let (kind, max_tokens) = (request.word().to_owned(), self.max_tokens);
+        let messages = request.messages(report, self.texts);
+        let prompt = Prompt { kind, index: 0, messages, max_tokens };
+        let sent =
+            FixedAnswer::new(RouteWish::Auto, max_tokens).chat(&self.client, &prompt).await?;
+        RequestTimes::of(&sent).ok_or_else(|| {
+            failed(format!("{}: expected tokens, found an answer without any", request.word()))
         })
     }
 }

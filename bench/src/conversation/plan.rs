@@ -1,11 +1,10 @@
 //! What is measured: lengths, forms of a conversation and its requests. Pure.
 
-use paceline_client::own_service::settings::Settings;
+use std::fmt;
+
 use paceline_client::{Failure, message};
 use paceline_proto::v1::Message;
 use serde::Serialize;
-
-use crate::args::{ANSWER_TOKENS, BenchArgs, ascending};
 
 /// Tokens of the long prompt, if no others are named and the context has room for twice as many.
 const LENGTH: usize = 2_048;
@@ -87,100 +86,77 @@ impl Turn {
     }
 }
 
-/// Plan of a measurement of conversations.
-#[derive(Clone, Debug)]
-pub struct ConversationPlan {
-    /// Settings of the service.
-    pub settings: Settings,
-    /// Number of runs; each measures everything once.
-    pub runs: usize,
-    /// Tokens of each answer.
-    pub max_tokens: usize,
-    /// The forms that are compared.
-    pub forms: Vec<Form>,
-    lengths: Vec<usize>,
+/// A conversation about a text of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ConversationCell {
+    /// Tokens of the long prompt's text.
+    pub text_tokens: usize,
+    /// Whether the conversation is in the prefix cache.
+    pub form: Form,
 }
 
-impl ConversationPlan {
-    /// The plan of the arguments.
-    ///
-    /// # Errors
-    /// The configuration cannot be used, or a named directory does not exist.
-    pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
-        let mut settings = args.settings(args.drafter.as_deref())?;
-        // A clean prompt is one that the cache cannot know, so both forms run on one service.
-        settings.config.kv.prefix_cache = true;
-        let forms = [(args.clean, Form::Clean), (args.session, Form::Session)];
-        Ok(Self {
-            settings,
-            runs: args.runs(3),
-            max_tokens: args.max_tokens.unwrap_or(ANSWER_TOKENS) as usize,
-            forms: forms.into_iter().filter(|(wanted, _)| *wanted).map(|(_, form)| form).collect(),
-            lengths: ascending(&args.lengths),
-        })
+impl fmt::Display for ConversationCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tokens, {}", self.text_tokens, self.form.word())
     }
+}
 
-    /// Tokens of the long prompts' texts in a context of this number of positions.
-    ///
-    /// # Errors
-    /// A named length does not fit, or the context has no room for any.
-    pub fn lengths(&self, context: usize) -> Result<Vec<usize>, Failure> {
-        let most = context.saturating_sub(self.max_tokens + AROUND_TEXT);
-        if let Some(length) = self.lengths.iter().find(|length| **length > most) {
-            return Err(Failure::usage(format!(
-                "--lengths: expected at most {most} tokens, which with template, questions and answer fill the context, found {length}"
-            )));
-        }
-        match (self.lengths.is_empty(), LENGTH.min(most / 2)) {
-            (false, _) => Ok(self.lengths.clone()),
-            (true, 0) => Err(Failure::usage(format!(
-                "--clean, --session: expected room for a conversation, found a context of {context} positions"
-            ))),
-            (true, length) => Ok(vec![length]),
-        }
+/// Tokens of the long prompts' texts in a context of this number of positions: the named ones, or
+/// one that has room.
+///
+/// # Errors
+/// A named length does not fit, or the context has no room for any.
+pub fn lengths(named: &[usize], max_tokens: u32, context: usize) -> Result<Vec<usize>, Failure> {
+    let most = context.saturating_sub(max_tokens as usize + AROUND_TEXT);
+    if let Some(length) = named.iter().find(|length| **length > most) {
+        return Err(Failure::usage(format!(
+            "--lengths: expected at most {most} tokens, which with template, questions and answer fill the context, found {length}"
+        )));
     }
+    match (named, LENGTH.min(most / 2)) {
+        ([], 0) => Err(Failure::usage(format!(
+            "--clean, --session: expected room for a conversation, found a context of {context} positions"
+        ))),
+        ([], length) => Ok(vec![length]),
+        (named, _) => Ok(named.to_vec()),
+    }
+}
 
-    /// The forms in the order of this run: each is first in every second one.
-    pub fn order(&self, run: usize) -> Vec<Form> {
-        let mut forms = self.forms.clone();
+/// Places of the cells in the order of this run, if each length has one for each form: each form is
+/// first in every second run.
+pub fn order(forms: usize, run: usize, cells: usize) -> Vec<usize> {
+    let of_length = |first| {
+        let mut places: Vec<usize> = (first..first + forms).collect();
         if run % 2 == 1 {
-            forms.reverse();
+            places.reverse();
         }
-        forms
-    }
+        places
+    };
+    (0..cells).step_by(forms.max(1)).flat_map(of_length).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn plan(lengths: &[usize]) -> ConversationPlan {
-        ConversationPlan {
-            settings: Settings::default(),
-            runs: 3,
-            max_tokens: 64,
-            forms: vec![Form::Clean, Form::Session],
-            lengths: lengths.to_vec(),
-        }
-    }
-
     #[test]
     fn a_conversation_fits_into_the_context() {
-        assert_eq!(plan(&[]).lengths(32_768), Ok(vec![2_048]));
-        assert_eq!(plan(&[]).lengths(2_048), Ok(vec![864]));
-        assert_eq!(plan(&[100, 1_728]).lengths(2_048), Ok(vec![100, 1_728]));
-        let failure = plan(&[1_729]).lengths(2_048).expect_err("too long");
+        assert_eq!(lengths(&[], 64, 32_768), Ok(vec![2_048]));
+        assert_eq!(lengths(&[], 64, 2_048), Ok(vec![864]));
+        assert_eq!(lengths(&[100, 1_728], 64, 2_048), Ok(vec![100, 1_728]));
+        let failure = lengths(&[1_729], 64, 2_048).expect_err("too long");
         assert!(
             failure.message.contains("at most 1728") && failure.message.contains("found 1729"),
             "{failure}"
         );
-        assert!(plan(&[]).lengths(300).is_err());
+        assert!(lengths(&[], 64, 300).is_err());
     }
 
     #[test]
     fn each_form_is_first_in_every_second_run() {
-        assert_eq!(plan(&[]).order(0), [Form::Clean, Form::Session]);
-        assert_eq!(plan(&[]).order(1), [Form::Session, Form::Clean]);
+        assert_eq!(order(2, 0, 4), [0, 1, 2, 3]);
+        assert_eq!(order(2, 1, 4), [1, 0, 3, 2]);
+        assert_eq!(order(1, 1, 2), [0, 1]);
     }
 
     #[test]

@@ -1,13 +1,89 @@
-//! The report of conversations: a table with explanations.
+//! Figures of each request over all runs, and their report: a table with explanations. Pure.
 
-use paceline_client::own_service::report::Report;
 use serde::Serialize;
 
-use super::plan::{Form, Turn};
-use super::row::{FormRun, SessionGain, TurnRow};
-use crate::output::sheet::{Column, Sheet, Value, cell};
+use super::plan::{ConversationCell, Form, Turn};
+use crate::experiment::MeasuredCell;
+use crate::output::sheet::{Sheet, cell};
 use crate::report::BenchReport;
-use crate::requests::{COLUMNS, RequestFigures};
+use crate::requests::{COLUMNS, RequestStatistics, RequestTimes};
+use crate::statistics::Figure;
+
+/// The requests of one run of a form, in the order of [`Turn::ALL`].
+pub type FormRun = [RequestTimes; 4];
+
+/// Time to the first token of a request over another one's, run by run.
+fn ratio(one: &[RequestTimes], other: &[RequestTimes]) -> Option<Figure> {
+    let pairs = one.iter().zip(other).filter(|(_, other)| other.ttft_ms > 0.0);
+    Figure::of(pairs.map(|(one, other)| one.ttft_ms / other.ttft_ms))
+}
+
+/// A request over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TurnRow {
+    /// The conversation.
+    #[serde(flatten)]
+    pub cell: ConversationCell,
+    /// The request.
+    pub request: Turn,
+    /// Tokens of the prompt, in the run with the most.
+    pub prompt_tokens: u32,
+    /// Tokens of the prompt that the prefix cache had: the least and the most of all runs.
+    pub cached_tokens: (u32, u32),
+    /// Times of the requests.
+    #[serde(flatten)]
+    pub requests: RequestStatistics,
+    /// Time to the first token over that of [`Turn::compared_with`], within each run.
+    pub ttft_over: Option<Figure>,
+}
+
+/// The second turn with its conversation in the cache over the second turn without.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SessionGain {
+    /// Tokens of the long prompt's text.
+    pub text_tokens: usize,
+    /// Time to the first token of the session's over that of the clean one, within each run.
+    pub ttft_over_clean: Figure,
+}
+
+/// A form at a length, run by run.
+pub type MeasuredForm = MeasuredCell<ConversationCell, FormRun>;
+
+impl MeasuredForm {
+    fn of_turn(&self, turn: Turn) -> Vec<RequestTimes> {
+        let at = Turn::ALL.iter().position(|known| *known == turn).unwrap_or(0);
+        self.runs.iter().map(|run| run[at]).collect()
+    }
+
+    /// A row for each request.
+    pub fn rows(&self) -> impl Iterator<Item = TurnRow> {
+        Turn::ALL.into_iter().map(|turn| {
+            let runs = self.of_turn(turn);
+            let cached = || runs.iter().map(|run| run.cached_tokens);
+            TurnRow {
+                cell: self.cell,
+                request: turn,
+                prompt_tokens: runs.iter().map(|run| run.prompt_tokens).max().unwrap_or(0),
+                cached_tokens: (cached().min().unwrap_or(0), cached().max().unwrap_or(0)),
+                requests: RequestStatistics::of(runs.iter().map(std::slice::from_ref)),
+                ttft_over: turn
+                    .compared_with()
+                    .and_then(|other| ratio(&runs, &self.of_turn(other))),
+            }
+        })
+    }
+
+    /// The gain of the second turn, if this is a session and `others` has the clean form.
+    pub fn gain(&self, others: &[Self]) -> Option<SessionGain> {
+        let ConversationCell { text_tokens, form } = self.cell;
+        let clean = ConversationCell { text_tokens, form: Form::Clean };
+        let clean = others.iter().find(|other| other.cell == clean);
+        let clean = clean.filter(|_| form == Form::Session)?;
+        let (next, clean) = (self.of_turn(Turn::Next), clean.of_turn(Turn::Next));
+        let ttft_over_clean = ratio(&next, &clean)?;
+        Some(SessionGain { text_tokens, ttft_over_clean })
+    }
+}
 
 /// Figures of `--clean` and `--session`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -15,27 +91,38 @@ pub struct ConversationReport {
     /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
-    pub max_tokens: usize,
+    pub max_tokens: u32,
     /// A row for each length, form and request.
     pub rows: Vec<TurnRow>,
     /// The session's second turn over the clean one, of each length with both forms.
     pub gains: Vec<SessionGain>,
 }
 
-impl Report for ConversationReport {
-    fn failures(&self) -> Vec<String> {
-        self.rows.iter().filter_map(wrong_cache).collect()
+impl BenchReport for ConversationReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let sheet = Sheet::of("conversations", &self.rows)
+            .plain("text_tokens", "TEXT", |row| row.cell.text_tokens)
+            .plain("form", "FORM", |row| row.cell.form.word())
+            .plain("request", "REQUEST", |row| row.request.word())
+            .plain("prompt_tokens", "PROMPT", |row| row.prompt_tokens)
+            .plain("cached_tokens", "CACHED", |row| row.cached_tokens.1);
+        let sheet = RequestStatistics::columns(sheet, |row| &row.requests).number(
+            "ttft_over",
+            "OVER",
+            3,
+            |row| row.ttft_over.as_ref(),
+        );
+        vec![sheet.sheet()]
     }
 
-    fn text(&self) -> String {
+    fn notes(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
-        let mut text: String = self.sheets().iter().map(Sheet::text).collect();
-        text.push_str(&format!(
-            "\nCLEAN: each prompt is new to the prefix cache. SESSION: the next turn comes after the first one of its conversation. SHORT AFTER\n\
+        let mut text = format!(
+            "CLEAN: each prompt is new to the prefix cache. SESSION: the next turn comes after the first one of its conversation. SHORT AFTER\n\
              LONG: a short new prompt after the next turn. OVER: TTFT over that of the first turn, or of the short prompt alone, within\n\
              each run\n{COLUMNS}\
              As routed, one request at a time, {tokens} tokens an answer. Medians of {runs} runs, in brackets the 95 % interval\n"
-        ));
+        );
         for SessionGain { text_tokens, ttft_over_clean } in &self.gains {
             let ratio = cell(Some(&ttft_over_clean.estimate), 3);
             text.push_str(&format!(
@@ -44,15 +131,18 @@ impl Report for ConversationReport {
         }
         text
     }
+
+    fn failures(&self) -> Vec<String> {
+        self.rows.iter().filter_map(wrong_cache).collect()
+    }
 }
 
 /// Why the figures of a request are not what they are named after.
 fn wrong_cache(row: &TurnRow) -> Option<String> {
-    let TurnRow { text_tokens, form, request, prompt_tokens, cached_tokens: (least, most), .. } =
-        row;
-    let place = format!("{text_tokens} tokens, {}, {}", form.word(), request.word());
+    let TurnRow { cell, request, prompt_tokens, cached_tokens: (least, most), .. } = row;
+    let place = format!("{cell}, {}", request.word());
     let half = prompt_tokens / 2;
-    match (form, request) {
+    match (cell.form, request) {
         (Form::Session, Turn::Next) if *least < half => Some(format!(
             "{place}: expected the conversation in the prefix cache, found {least} of {prompt_tokens} tokens there: raise \
              kv.budget_bytes"
@@ -64,51 +154,15 @@ fn wrong_cache(row: &TurnRow) -> Option<String> {
     }
 }
 
-impl BenchReport for ConversationReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let head = [
-            Column::plain("text_tokens", "TEXT"),
-            Column::plain("form", "FORM"),
-            Column::plain("request", "REQUEST"),
-            Column::plain("prompt_tokens", "PROMPT"),
-            Column::plain("cached_tokens", "CACHED"),
-        ];
-        let over = Column::estimate("ttft_over", "OVER", 3);
-        let columns = head.into_iter().chain(RequestFigures::columns()).chain([over]);
-        let mut sheet = Sheet::new("conversations", columns);
-        for row in &self.rows {
-            let head = [
-                row.text_tokens.into(),
-                row.form.word().into(),
-                row.request.word().into(),
-                Value::Count(u64::from(row.prompt_tokens)),
-                Value::Count(u64::from(row.cached_tokens.1)),
-            ];
-            let over = Value::from(row.ttft_over.as_ref());
-            sheet.row(head.into_iter().chain(row.requests.values()).chain([over]));
-        }
-        vec![sheet]
-    }
-}
-
-/// A line about a form of a run.
-pub fn form_line(run: usize, runs: usize, place: &str, found: &FormRun) -> String {
-    let times: Vec<String> = Turn::ALL
-        .iter()
-        .zip(found)
-        .map(|(turn, times)| format!("{} {:.0}", turn.word(), times.ttft_ms))
-        .collect();
-    format!("run {} of {runs}: {place}: first tokens after {} ms", run + 1, times.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::row::MeasuredForm;
+    use super::super::ConversationBench;
     use super::*;
+    use crate::experiment::Experiment as _;
     use crate::output::sheet::csv;
-    use crate::requests::RequestTimes;
 
-    fn report(session_cached: u32) -> ConversationReport {
+    /// Runs of a form, each slower by its factor.
+    fn measured(form: Form, next_ms: f64, cached_tokens: u32, runs: &[f64]) -> MeasuredForm {
         let times = |ttft_ms, prompt_tokens, cached_tokens| RequestTimes {
             ttft_ms,
             e2e_ms: ttft_ms + 63.0,
@@ -116,23 +170,46 @@ mod tests {
             prompt_tokens,
             cached_tokens,
         };
-        let form = |form, next_ms, cached| MeasuredForm {
-            text_tokens: 450,
-            form,
-            runs: vec![[
-                times(100.0, 480, 0),
-                times(next_ms, 500, cached),
-                times(12.0, 24, 0),
-                times(10.0, 24, 0),
-            ]],
+        let run = |slow: &f64| {
+            [
+                times(100.0 * slow, 480, 0),
+                times(next_ms * slow, 500, cached_tokens),
+                times(12.0 * slow, 24, 0),
+                times(10.0 * slow, 24, 0),
+            ]
         };
-        let forms = [form(Form::Clean, 125.0, 0), form(Form::Session, 25.0, session_cached)];
+        let cell = ConversationCell { text_tokens: 450, form };
+        MeasuredForm { cell, runs: runs.iter().map(run).collect() }
+    }
+
+    fn report(session_cached: u32) -> ConversationReport {
+        let forms = [
+            measured(Form::Clean, 125.0, 0, &[1.0]),
+            measured(Form::Session, 25.0, session_cached, &[1.0]),
+        ];
         ConversationReport {
             runs: 1,
             max_tokens: 64,
             rows: forms.iter().flat_map(MeasuredForm::rows).collect(),
             gains: forms.iter().filter_map(|one| one.gain(&forms)).collect(),
         }
+    }
+
+    #[test]
+    fn requests_are_compared_within_a_run() {
+        let runs = [1.0, 2.0];
+        let clean = measured(Form::Clean, 110.0, 0, &runs);
+        let session = measured(Form::Session, 20.0, 448, &runs);
+        let rows: Vec<TurnRow> = session.rows().collect();
+        let over = |row: &TurnRow| row.ttft_over.clone().map(|figure| figure.values);
+        assert_eq!(over(&rows[0]), None);
+        assert_eq!(over(&rows[1]), Some(vec![0.2, 0.2]));
+        assert_eq!(over(&rows[2]), Some(vec![1.2, 1.2]));
+        assert_eq!((rows[1].prompt_tokens, rows[1].cached_tokens), (500, (448, 448)));
+        let both = [clean, session];
+        let gain = both[1].gain(&both).expect("both were measured");
+        assert_eq!(gain.ttft_over_clean.values, [20.0 / 110.0, 40.0 / 220.0]);
+        assert_eq!((both[0].gain(&both), both[1].gain(&both[1..])), (None, None));
     }
 
     #[test]
@@ -177,8 +254,8 @@ TEXT     FORM           REQUEST  PROMPT  CACHED  TTFT ms  TPOT ms  PROMPT tok/s 
     #[test]
     fn a_form_of_a_run_is_a_line() {
         let times = |ttft_ms| RequestTimes { ttft_ms, ..RequestTimes::default() };
-        let line = form_line(0, 3, "450 tokens, clean", &[100.2, 20.0, 12.0, 10.0].map(times));
-        let expected = "run 1 of 3: 450 tokens, clean: first tokens after first turn 100, next turn 20, short after long 12, short alone 10 ms";
+        let line = ConversationBench::line(&[100.2, 20.0, 12.0, 10.0].map(times));
+        let expected = "first tokens after first turn 100, next turn 20, short after long 12, short alone 10 ms";
         assert_eq!(line, expected);
     }
 }

@@ -1,16 +1,103 @@
-//! The report of images: two tables with explanations.
+//! Figures of images of one size over all runs, and their report: two tables with explanations. Pure.
 
-use paceline_client::own_service::report::Report;
-use paceline_client::print::Table;
 use serde::Serialize;
 
-use super::gaps::{Gaps, IMAGES, STREAMS};
-use super::paint::Size;
-use super::row::{First, ImageRow, Run};
-use super::stages::Stages;
-use crate::output::sheet::{Column, Sheet, Value, cell};
+use super::gaps::{BesideImages, Gaps, IMAGES, STREAMS};
+use super::paint::PixelSize;
+use super::stages::{FirstToken, ImageCache, Stages};
+use crate::output::sheet::{Look, Sheet};
 use crate::report::BenchReport;
 use crate::statistics::Figure;
+
+/// Requests with one state of the caches, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FirstTokens {
+    /// State of the caches: "new", "next turn" or "elsewhere".
+    #[serde(rename = "meeting")]
+    pub cache: &'static str,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Prompt tokens that were found in the prefix cache, in the run with the most.
+    pub cached_tokens: u32,
+    /// The time to the first token.
+    #[serde(flatten)]
+    pub stages: Stages<Figure>,
+    /// Runs in which the tower worked.
+    pub towers: usize,
+}
+
+impl FirstTokens {
+    fn of(cache: ImageCache, runs: &[FirstToken]) -> Option<Self> {
+        Some(Self {
+            cache: cache.word(),
+            prompt_tokens: runs.first()?.prompt_tokens,
+            cached_tokens: runs.iter().map(|run| run.cached_tokens).max()?,
+            stages: Stages::of(runs)?,
+            towers: runs.iter().filter(|run| run.stages.tower_ms > 0.0).count(),
+        })
+    }
+}
+
+/// Figures of images of one size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImageRow {
+    /// PixelSize as sent.
+    pub size: PixelSize,
+    /// Requests alone, one for each state of the caches.
+    pub first: Vec<FirstTokens>,
+    /// Streams of text alone.
+    pub alone: Option<Gaps<Figure>>,
+    /// Decode speed of the streams of text while images are processed.
+    pub beside: Option<Gaps<Figure>>,
+    /// Speed of the streams beside images over their speed alone, within each run.
+    pub kept: Option<Figure>,
+    /// Time to the first token of images beside streams: the mean of each run.
+    pub beside_ttft_ms: Option<Figure>,
+    /// Runs in which a stream ended too early.
+    pub short: usize,
+}
+
+impl ImageRow {
+    /// Computes the figures from all runs of a size.
+    pub fn of(size: PixelSize, runs: &[ImageRun]) -> Self {
+        let first = ImageCache::ALL.iter().enumerate().filter_map(|(at, cache)| {
+            let first: Vec<_> = runs.iter().filter_map(|run| run.first.get(at).copied()).collect();
+            FirstTokens::of(*cache, &first)
+        });
+        let kept = |run: &BesideImages| run.beside.tok_s / run.alone.tok_s.max(f64::MIN_POSITIVE);
+        let ttft_ms = |run: &BesideImages| {
+            let all = &run.images;
+            all.iter().map(|first| first.stages.ttft_ms).sum::<f64>() / all.len().max(1) as f64
+        };
+        let beside = runs.iter().map(|run| &run.beside);
+        Self {
+            size,
+            first: first.collect(),
+            alone: Gaps::of(beside.clone().map(|run| &run.alone)),
+            beside: Gaps::of(beside.clone().map(|run| &run.beside)),
+            kept: Figure::of(beside.clone().map(kept)),
+            beside_ttft_ms: Figure::of(beside.clone().map(ttft_ms)),
+            short: beside.filter(|run| run.short).count(),
+        }
+    }
+
+    /// The streams of text alone, and beside images.
+    fn windows(&self) -> impl Iterator<Item = GapRow<'_>> {
+        let Self { size, alone, beside, kept, beside_ttft_ms, .. } = self;
+        let alone = alone.as_ref().map(|gaps| (*size, "alone", gaps, None, None));
+        let of_beside = |gaps| (*size, "beside", gaps, kept.as_ref(), beside_ttft_ms.as_ref());
+        alone.into_iter().chain(beside.as_ref().map(of_beside))
+    }
+}
+
+/// One run of a size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageRun {
+    /// Requests alone, in the order of `ImageCache::ALL`.
+    pub first: Vec<FirstToken>,
+    /// Streams of text, alone and beside images.
+    pub beside: BesideImages,
+}
 
 /// Figures of `--images`: each stage of an image, and streams of text beside images.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -20,179 +107,111 @@ pub struct ImageReport {
     /// A row for each size.
     pub rows: Vec<ImageRow>,
     /// Sizes that were not measured, and why.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<SizeLeftOut>,
 }
 
 /// A size that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct SizeLeftOut {
     /// The size.
-    pub size: Size,
+    pub size: PixelSize,
     /// Reason that the service gave.
     pub why: String,
 }
 
-impl Report for ImageReport {
-    fn failures(&self) -> Vec<String> {
-        let runs = self.runs;
-        let new = self.first().filter(|(_, first)| first.cache == "new" && first.towers < runs);
-        new.map(|(size, First { towers, .. })| {
-            format!(
-                "{size}: expected the tower to compute a new image in {runs} runs, found {towers}"
-            )
-        })
-        .collect()
+impl BenchReport for ImageReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let all: Vec<(PixelSize, &FirstTokens)> = self.first().collect();
+        let first = Sheet::of("first token", &all)
+            .plain("image", "IMAGE", |(size, _)| *size)
+            .plain("request", "REQUEST", |(_, first)| first.cache)
+            .plain("", "TOKENS", |(_, first)| {
+                format!("{} ({})", first.prompt_tokens, first.cached_tokens)
+            })
+            .look(Look::Alone)
+            .plain("prompt_tokens", "TOKENS", |(_, first)| first.prompt_tokens)
+            .look(Look::Hidden)
+            .plain("cached_tokens", "CACHED", |(_, first)| first.cached_tokens)
+            .look(Look::Hidden)
+            .number("decode_ms", "DECODE ms", 1, |(_, first)| Some(&first.stages.decode_ms))
+            .number("resize_ms", "RESIZE ms", 1, |(_, first)| Some(&first.stages.resize_ms))
+            .number("tower_ms", "TOWER ms", 1, |(_, first)| Some(&first.stages.tower_ms))
+            .number("prefill_ms", "PREFILL ms", 1, |(_, first)| Some(&first.stages.prefill_ms))
+            .number("rest_ms", "REST ms", 1, |(_, first)| Some(&first.stages.rest_ms))
+            .number("ttft_ms", "FIRST TOKEN ms", 1, |(_, first)| Some(&first.stages.ttft_ms));
+        vec![first.sheet(), self.gaps()]
     }
 
-    fn text(&self) -> String {
+    fn notes(&self) -> String {
         let runs = self.runs;
-        let mut text = self.stages();
-        text.push_str(&format!(
-            "\nMilliseconds until the first token of a request alone, by stage. REST: time outside the stages (template, hops). NEW: an image\n\
-             that the service had not received before. NEXT TURN: of the same conversation, from the prefix cache. ELSEWHERE: after other\n\
-             words, with its features retained. TOKENS: of the prompt, and of these from the cache. Medians of {runs} runs, in brackets\n\
-             the 95 % interval\n\n"
-        ));
-        text.push_str(&self.streams());
-        text.push_str(&format!(
-            "\nMilliseconds between messages of {STREAMS} streams of text at the client: alone, and from the moment when {IMAGES} requests\n\
-             with new images are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT: the streams' tokens\n\
-             per second as a share of those alone. IMAGES: their time to the first token meanwhile. All in the plain lane\n"
-        ));
-        for LeftOut { size, why } in &self.left_out {
+        let mut text = String::new();
+        for SizeLeftOut { size, why } in &self.left_out {
             text.push_str(&format!("{size}: not measured: {why}\n"));
         }
         for ImageRow { size, short, .. } in self.rows.iter().filter(|row| row.short > 0) {
             text.push_str(&format!("{size}: in {short} of {runs} runs a stream reached the end of the context too early\n"));
         }
-        for (size, First { cache, towers, .. }) in self.first() {
+        for (size, FirstTokens { cache, towers, .. }) in self.first() {
             if *cache != "new" && *towers > 0 {
                 text.push_str(&format!("{size}: in {towers} of {runs} runs the tower computed the image once more ({cache})\n"));
             }
         }
         text
     }
-}
 
-impl BenchReport for ImageReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut first = Sheet::new(
-            "first token",
-            [
-                Column::plain("image", "IMAGE"),
-                Column::plain("request", "REQUEST"),
-                Column::plain("prompt_tokens", "TOKENS"),
-                Column::plain("cached_tokens", "CACHED"),
-                Column::estimate("decode_ms", "DECODE ms", 1),
-                Column::estimate("resize_ms", "RESIZE ms", 1),
-                Column::estimate("tower_ms", "TOWER ms", 1),
-                Column::estimate("prefill_ms", "PREFILL ms", 1),
-                Column::estimate("rest_ms", "REST ms", 1),
-                Column::estimate("ttft_ms", "FIRST TOKEN ms", 1),
-            ],
-        );
-        for (size, row) in self.first() {
-            let Stages { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms } =
-                &row.stages;
-            let head = [
-                Value::Text(size.to_string()),
-                row.cache.into(),
-                Value::Count(u64::from(row.prompt_tokens)),
-                Value::Count(u64::from(row.cached_tokens)),
-            ];
-            let stages = [decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms];
-            first.row(head.into_iter().chain(stages.map(|figure| Value::from(Some(figure)))));
-        }
-        vec![first, self.gaps()]
+    fn text(&self) -> String {
+        let (runs, sheets) = (self.runs, self.sheets());
+        let [first, gaps] = [&sheets[0], &sheets[1]].map(Sheet::text_in_milliseconds);
+        format!(
+            "{first}\n\
+             Milliseconds until the first token of a request alone, by stage. REST: time outside the stages (template, hops). NEW: an image\n\
+             that the service had not received before. NEXT TURN: of the same conversation, from the prefix cache. ELSEWHERE: after other\n\
+             words, with its features retained. TOKENS: of the prompt, and of these from the cache. Medians of {runs} runs, in brackets\n\
+             the 95 % interval\n\n{gaps}\n\
+             Milliseconds between messages of {STREAMS} streams of text at the client: alone, and from the moment when {IMAGES} requests\n\
+             with new images are sent until both have their first token. 95 OF 100 and LONGEST: of a run's gaps. KEPT: the streams' tokens\n\
+             per second as a share of those alone. IMAGES: their time to the first token meanwhile. All in the plain lane\n{}",
+            self.notes()
+        )
+    }
+
+    fn failures(&self) -> Vec<String> {
+        let runs = self.runs;
+        let new = self.first().filter(|(_, first)| first.cache == "new" && first.towers < runs);
+        new.map(|(size, FirstTokens { towers, .. })| {
+            format!(
+                "{size}: expected the tower to compute a new image in {runs} runs, found {towers}"
+            )
+        })
+        .collect()
     }
 }
+
+/// Streams of text in a window: images' size, name and gaps of the window, the share of their speed
+/// that the streams kept, and the times of the images.
+type GapRow<'a> =
+    (PixelSize, &'static str, &'a Gaps<Figure>, Option<&'a Figure>, Option<&'a Figure>);
 
 impl ImageReport {
     /// Gaps of the streams, a row for each window.
     fn gaps(&self) -> Sheet {
-        let mut sheet = Sheet::new(
-            "gaps of streams",
-            [
-                Column::plain("image", "IMAGE"),
-                Column::plain("streams", "STREAMS"),
-                Column::estimate("gap_median_ms", "MEDIAN ms", 1),
-                Column::estimate("gap_p95_ms", "95 OF 100 ms", 1),
-                Column::estimate("gap_longest_ms", "LONGEST ms", 1),
-                Column::estimate("tok_s", "tok/s", 1),
-                Column::estimate("kept_share", "KEPT", 2),
-                Column::estimate("image_ttft_ms", "IMAGES ms", 1),
-            ],
-        );
-        for ImageRow { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
-            let windows = [("alone", alone, None, None)];
-            let beside = [("beside", beside, kept.as_ref(), beside_ttft_ms.as_ref())];
-            for (window, gaps, kept, ttft_ms) in windows.into_iter().chain(beside) {
-                let Some(Gaps { median_ms, p95_ms, longest_ms, tok_s, .. }) = gaps else {
-                    continue;
-                };
-                let head = [Value::Text(size.to_string()), window.into()];
-                let gaps = [median_ms, p95_ms, longest_ms, tok_s].map(|one| Value::from(Some(one)));
-                sheet.row(head.into_iter().chain(gaps).chain([kept.into(), ttft_ms.into()]));
-            }
-        }
-        sheet
+        let all: Vec<GapRow<'_>> = self.rows.iter().flat_map(ImageRow::windows).collect();
+        Sheet::of("gaps of streams", &all)
+            .plain("image", "IMAGE", |row| row.0)
+            .plain("streams", "STREAMS", |row| row.1)
+            .number("gap_median_ms", "MEDIAN ms", 1, |row| Some(&row.2.median_ms))
+            .number("gap_p95_ms", "95 OF 100 ms", 1, |row| Some(&row.2.p95_ms))
+            .number("gap_longest_ms", "LONGEST ms", 1, |row| Some(&row.2.longest_ms))
+            .number("tok_s", "tok/s", 1, |row| Some(&row.2.tok_s))
+            .number("kept_share", "KEPT", 2, |row| row.3)
+            .number("image_ttft_ms", "IMAGES ms", 1, |row| row.4)
+            .sheet()
     }
 
     /// Requests alone, of all sizes.
-    fn first(&self) -> impl Iterator<Item = (Size, &First)> {
+    fn first(&self) -> impl Iterator<Item = (PixelSize, &FirstTokens)> {
         self.rows.iter().flat_map(|row| row.first.iter().map(|first| (row.size, first)))
     }
-
-    fn stages(&self) -> String {
-        let head = ["IMAGE", "REQUEST", "TOKENS"];
-        let stages = ["DECODE", "RESIZE", "TOWER", "PREFILL", "REST", "FIRST TOKEN"];
-        let mut table = Table::new(head.into_iter().chain(stages));
-        for (size, first) in self.first() {
-            let Stages { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms } =
-                &first.stages;
-            let tokens = format!("{} ({})", first.prompt_tokens, first.cached_tokens);
-            let stages = [decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms];
-            let head = [size.to_string(), first.cache.to_owned(), tokens];
-            table.row(head.into_iter().chain(stages.map(|figure| of(Some(figure), 1))));
-        }
-        table.text()
-    }
-
-    fn streams(&self) -> String {
-        let head =
-            ["IMAGE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "IMAGES"];
-        let mut table = Table::new(head);
-        for ImageRow { size, alone, beside, kept, beside_ttft_ms, .. } in &self.rows {
-            let mut line = |streams: &str, gaps: &Gaps<Figure>, kept, ttft_ms| {
-                let Gaps { median_ms, p95_ms, longest_ms, tok_s, .. } = gaps;
-                let figures = [median_ms, p95_ms, longest_ms, tok_s].map(|one| of(Some(one), 1));
-                let head = [size.to_string(), streams.to_owned()];
-                let images = [of(kept, 2), of(ttft_ms, 1)];
-                table.row(head.into_iter().chain(figures).chain(images));
-            };
-            if let Some(alone) = alone {
-                line("alone", alone, None, None);
-            }
-            if let Some(beside) = beside {
-                line("beside", beside, kept.as_ref(), beside_ttft_ms.as_ref());
-            }
-        }
-        table.text()
-    }
-}
-
-fn of(figure: Option<&Figure>, digits: usize) -> String {
-    cell(figure.map(|figure| &figure.estimate), digits)
-}
-
-/// A line about a size of a run.
-pub fn size_line(run: usize, runs: usize, size: Size, found: &Run) -> String {
-    let first_ms = found.first.first().map_or(0.0, |first| first.stages.ttft_ms);
-    let longest_ms = found.beside.beside.longest_ms;
-    format!(
-        "run {} of {runs}: {size}: first token after {first_ms:.0} ms, longest gap of texts {longest_ms:.0} ms",
-        run + 1
-    )
 }
 
 #[cfg(test)]
@@ -201,12 +220,10 @@ mod tests {
 
     use crate::output::sheet::csv;
 
-    use super::super::gaps::BesideImages;
-    use super::super::stages::{FirstToken, ImageCache};
     use super::*;
     use paceline_client::answer::{Answer, Timing, Usage};
 
-    const SIZE: Size = Size { width: 640, height: 480 };
+    const SIZE: PixelSize = PixelSize { width: 640, height: 480 };
 
     fn report(tower_ms: f64) -> ImageReport {
         let stages = |tower_ms, ttft_ms, cached_tokens| {
@@ -228,7 +245,7 @@ mod tests {
             tok_s,
             window_ms: 500.0,
         };
-        let run = || Run {
+        let run = || ImageRun {
             first: vec![stages(tower_ms, 20.0, 0), stages(0.0, 9.0, 256), stages(0.0, 12.0, 0)],
             beside: BesideImages {
                 alone: gaps(25.0, 400.0),
@@ -238,8 +255,10 @@ mod tests {
             },
         };
         let rows = vec![ImageRow::of(SIZE, &(0..7).map(|_| run()).collect::<Vec<_>>())];
-        let left_out =
-            vec![LeftOut { size: Size { width: 1_280, height: 960 }, why: "too long".into() }];
+        let left_out = vec![SizeLeftOut {
+            size: PixelSize { width: 1_280, height: 960 },
+            why: "too long".into(),
+        }];
         ImageReport { runs: 7, rows, left_out }
     }
 

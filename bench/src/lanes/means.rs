@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::verdict::LaneRow;
+use super::verdict::CellRow;
 use crate::statistics::Figure;
 
 /// The mean of some cells.
@@ -20,8 +20,8 @@ pub struct Mean {
 
 /// The means of what `ratios` has for each row. Rows without ratios are left out.
 pub fn means<'a>(
-    rows: &'a [LaneRow],
-    ratios: impl Fn(&'a LaneRow) -> Option<&'a [f64]>,
+    rows: &'a [CellRow],
+    ratios: impl Fn(&'a CellRow) -> Option<&'a [f64]>,
 ) -> Vec<Mean> {
     let mut numbers: Vec<usize> = rows.iter().map(|row| row.cell.streams).collect();
     numbers.dedup();
@@ -31,7 +31,7 @@ pub fn means<'a>(
             kinds.push(&row.cell.kind);
         }
     }
-    let mean = |of: String, of_number: bool, some: Vec<&'a LaneRow>| {
+    let mean = |of: String, of_number: bool, some: Vec<&'a CellRow>| {
         let ratios: Vec<&[f64]> = some.into_iter().filter_map(&ratios).collect();
         let runs = ratios.iter().map(|one| one.len()).min().unwrap_or(0);
         let of_run = |run: usize| {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_mean_is_taken_in_each_run_and_then_over_the_runs() {
-        let row = |kind: &str, streams| LaneRow::of(Cell { kind: kind.into(), streams }, &[]);
+        let row = |kind: &str, streams| CellRow::of(Cell { kind: kind.into(), streams }, &[]);
         let rows = [row("json", 1), row("prose", 1), row("json", 4), row("prose", 4)];
         let ratios = [[1.0, 4.0, 1.0], [4.0, 1.0, 1.0], [2.0, 2.0, 2.0], [8.0, 8.0, 8.0]];
         let found = means(&rows, |row| {

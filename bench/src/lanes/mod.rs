@@ -1,8 +1,9 @@
 //! Each lane is measured in cells: a kind of prompt, and a number of requests at once. `--sweep`
 //! checks that the routed lane is never slower than the better of the two lanes.
 //!
-//! [`plan`] what is measured │ [`load`] one measurement │ [`verdict`] figures over all runs │
-//! [`means`] over cells │ [`report`] the tables. This file has the order of the steps.
+//! [`plan`] what is measured │ [`verdict`] figures over all runs │ [`means`] over cells │ [`report`] the
+//! tables. This file has one measurement: the requests of a cell, from the first submission to the
+//! end of the last answer.
 //!
 //! One service is measured in all modes; for "absent" its drafter is stopped, then started again. A
 //! second service without a drafter would be another target process. It would have other pages of
@@ -12,18 +13,16 @@
 //! change of the drafter some tokens are generated untimed. With `--against` a second service, of
 //! another build, is measured in the same way, each time right before or after the first.
 
-mod load;
 mod means;
 mod plan;
 mod report;
 mod verdict;
 
-use paceline_client::ask::{Ask, Choice};
-use paceline_client::compare::{JudgedDifferences, weigh};
 use paceline_client::failure::BENCH;
 use paceline_client::own_service::report::PrintedReport;
 use paceline_client::own_service::subject::Subject;
 use paceline_client::own_service::{self, OwnService};
+use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, Screen};
 use paceline_process::config::DrafterModels;
 use paceline_proto::v1::RouteWish;
@@ -31,16 +30,17 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_system::Clock;
 use tonic::transport::Channel;
 
-use self::load::{CellRun, LaneWorkload};
 use self::plan::{Cell, LanePlan};
-use self::report::{LaneReport, cell_line};
-use self::verdict::{LaneRow, compare_with_one_stream};
+use self::report::LaneReport;
+use self::verdict::{CellRow, CellRun, compare_with_one_stream};
 use crate::args::BenchArgs;
-use crate::mode::{self, Mode, alternate_direction, order};
+use crate::experiment::{self, BenchPlan, Experiment, MeasuredCell};
+use crate::load::FixedAnswer;
+use crate::mode::{self, Mode, alternate_direction, by_mode, order};
 use crate::progress::{Progress, duration};
 use crate::prompts::PromptSet;
 use crate::report::{failed, of_service};
-use crate::same::{Counts, TokenComparison};
+use crate::same::{AnswerComparison, Counts};
 use crate::service::MeasuredService;
 
 /// Tokens of each untimed answer before a measurement.
@@ -78,7 +78,7 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<PrintedRepor
         }
         own_service::run(BENCH, &settings, screen, both).await.map(|(report, _)| report)
     };
-    of_service(args, &plan.settings, screen, work).await
+    of_service(args, &plan.bench.settings, screen, work).await
 }
 
 /// Checks that two builds serve the same models.
@@ -117,86 +117,89 @@ async fn measure(
         screen
             .note(&format!("kind long: texts of {tokens} tokens, which fill the model's context"));
     }
-    let mut builds = vec![];
+    let mut bench = LaneBench { plan, modes, builds: vec![] };
     for service in services {
-        let mut bench = LaneBench::new(plan, service, &sets, modes).await?;
-        bench.warm_up(modes, services.len(), screen).await?;
-        builds.push(bench);
+        let (client, same) = (service.own.connect().await?, AnswerComparison::default());
+        let mut build = LaneBuild { plan, service, client, sets: &sets, same };
+        build.warm_up(modes, services.len(), screen).await?;
+        bench.builds.push(build);
     }
-    let cells = plan.cells();
-    let steps = cells.len() * modes.len() * plan.passes() * plan.runs * builds.len();
-    let mut progress = Progress::begin(steps as f64);
-    for run in 0..plan.runs {
-        for (at, cell) in cells.iter().enumerate() {
-            builds.iter_mut().for_each(|build| build.begin_run(at));
-            let modes = alternate_direction(order(modes, run, at), plan.passes());
-            for (place, mode) in modes.into_iter().enumerate() {
-                progress.show(run, plan.runs, &format!("{cell}, {}", mode.word()), screen);
-                for build in mode::builds(builds.len(), run + at + place) {
-                    builds[build].add_pass(at, cell, mode).await?;
-                    progress.add(1.0);
-                }
-            }
-            screen.note(&cell_line(run, plan.runs, cell, &builds[0].measured[at]));
+    let BenchPlan { runs, max_tokens, .. } = plan.bench;
+    let measured = experiment::measure(&mut bench, runs, plan.cells(), screen).await?;
+    let mut rows: Vec<Vec<CellRow>> = services.iter().map(|_| vec![]).collect();
+    for MeasuredCell { cell, mut runs } in measured {
+        for rows in &mut rows {
+            let of_build = runs.iter_mut().map(|run: &mut LaneRun| run.remove(0));
+            rows.push(CellRow::of(cell.clone(), &by_mode(of_build)));
         }
-        progress.note(run, plan.runs, screen);
     }
-    let mut rows: Vec<Vec<LaneRow>> = builds.iter().map(|build| build.rows(&cells)).collect();
     let other = (rows.len() > 1).then(|| rows.remove(1));
     let mut rows = rows.remove(0);
     for (own, other) in rows.iter_mut().zip(other.iter().flatten()) {
         own.compare(other);
     }
     compare_with_one_stream(&mut rows);
-    let same = builds.remove(0).weighed(screen).await?;
-    let LanePlan { sweep, runs, max_tokens, .. } = *plan;
-    Ok(LaneReport::new(sweep, runs, max_tokens, rows, same))
+    let same = bench.builds.remove(0).weighed(screen).await?;
+    Ok(LaneReport::new(plan.sweep, runs, max_tokens, rows, same))
+}
+
+/// A run of a cell: for each build what was measured in each mode.
+type LaneRun = Vec<Vec<(Mode, CellRun)>>;
+
+/// Measures cells on the services of all builds.
+struct LaneBench<'a> {
+    plan: &'a LanePlan,
+    modes: &'static [Mode],
+    builds: Vec<LaneBuild<'a>>,
+}
+
+impl Experiment for LaneBench<'_> {
+    type Cell = Cell;
+    type Run = LaneRun;
+
+    fn work(&self, _cell: &Cell) -> f64 {
+        (self.modes.len() * self.plan.passes() * self.builds.len()) as f64
+    }
+
+    async fn measure(
+        &mut self,
+        cell: &Cell,
+        progress: &mut Progress<'_>,
+    ) -> Result<LaneRun, Failure> {
+        let nothing = || self.modes.iter().map(|mode| (*mode, CellRun::default())).collect();
+        let mut found: LaneRun = self.builds.iter().map(|_| nothing()).collect();
+        let (run, at) = (progress.run, progress.at);
+        let modes = order(self.modes, run, at);
+        let modes = alternate_direction(modes, self.plan.passes());
+        for (place, mode) in modes.into_iter().enumerate() {
+            progress.show(&format!("{cell}, {}", mode.word()));
+            for build in mode::builds(self.builds.len(), run + at + place) {
+                let pass = self.builds[build].cell(cell, mode).await?;
+                let of_mode = found[build].iter_mut().filter(|(known, _)| *known == mode);
+                of_mode.for_each(|(_, run)| run.add(&pass));
+                progress.done += 1.0;
+            }
+        }
+        Ok(found)
+    }
+
+    fn line(run: &LaneRun) -> String {
+        let speed = |(mode, run): &(Mode, CellRun)| format!("{} {:.0}", mode.word(), run.tok_s());
+        format!("{} tok/s", run[0].iter().map(speed).collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// Measures cells on a running service.
-struct LaneBench<'a> {
+struct LaneBuild<'a> {
     plan: &'a LanePlan,
     service: &'a MeasuredService,
     client: InferenceClient<Channel>,
     /// The prompts of each kind.
     sets: &'a [PromptSet],
-    same: TokenComparison,
-    /// What was measured of each cell, by mode and run.
-    measured: Vec<Vec<(Mode, Vec<CellRun>)>>,
+    same: AnswerComparison,
 }
 
-impl<'a> LaneBench<'a> {
-    async fn new(
-        plan: &'a LanePlan,
-        service: &'a MeasuredService,
-        sets: &'a [PromptSet],
-        modes: &[Mode],
-    ) -> Result<Self, Failure> {
-        let client = service.own.connect().await?;
-        let nothing = || modes.iter().map(|mode| (*mode, Vec::new())).collect();
-        let measured = plan.cells().iter().map(|_| nothing()).collect();
-        Ok(Self { plan, service, client, sets, same: TokenComparison::default(), measured })
-    }
-
-    /// Begins a run of the cell at this place.
-    fn begin_run(&mut self, at: usize) {
-        self.measured[at].iter_mut().for_each(|(_, runs)| runs.push(CellRun::default()));
-    }
-
-    /// Measures the cell at this place once in a mode, in the run that was begun.
-    async fn add_pass(&mut self, at: usize, cell: &Cell, mode: Mode) -> Result<(), Failure> {
-        let pass = self.cell(cell, mode).await?;
-        for (_, runs) in self.measured[at].iter_mut().filter(|(known, _)| *known == mode) {
-            runs.last_mut().expect("begun").add(&pass);
-        }
-        Ok(())
-    }
-
-    fn rows(&self, cells: &[Cell]) -> Vec<LaneRow> {
-        let cells = cells.iter().zip(&self.measured);
-        cells.map(|(cell, measured)| LaneRow::of(cell.clone(), measured)).collect()
-    }
-
+impl LaneBuild<'_> {
     /// Each mode once with the fewest and the most requests at once: the first steps of a process
     /// are slow in many ways. Says how long everything will take, and refuses what the service
     /// cannot run at once.
@@ -231,8 +234,9 @@ impl<'a> LaneBench<'a> {
         let count = if few == many { 1.0 } else { 2.0 };
         let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / count;
         let few_s = if few == many { many_s } else { few_s };
-        let estimate = self.plan.estimate_s(self.plan.runs * builds, few_s, many_s, change_s);
-        let (count, runs) = (cells.len() * modes.len() * builds, self.plan.runs);
+        let runs = self.plan.bench.runs;
+        let estimate = self.plan.estimate_s(runs * builds, few_s, many_s, change_s);
+        let count = cells.len() * modes.len() * builds;
         screen
             .note(&format!("{count} figures in each of {runs} runs: about {}", duration(estimate)));
         Ok(())
@@ -243,54 +247,27 @@ impl<'a> LaneBench<'a> {
         self.service.change(mode).await?;
         let set = self.sets.iter().find(|set| set.kind == cell.kind);
         let prompts = set.map_or(vec![], |set| set.of_cell(cell.streams));
-        let load = LaneWorkload {
-            prompts: &prompts,
-            streams: cell.streams,
-            wish: mode.wish(),
-            max_tokens: self.plan.max_tokens,
-        };
         let warming = set.map_or(vec![], |set| set.warming(cell.streams));
-        let warm = LaneWorkload {
-            prompts: &warming,
-            max_tokens: WARM_TOKENS.min(self.plan.max_tokens),
-            ..load
-        };
-        let busy = LaneWorkload { wish: RouteWish::Plain, max_tokens: BUSY_TOKENS, ..warm };
+        let (max_tokens, streams) = (self.plan.bench.max_tokens, cell.streams);
+        let busy = FixedAnswer::new(RouteWish::Plain, BUSY_TOKENS);
         let clock = Clock::start();
         while clock.now().0 < BUSY_MS {
-            busy.send(&self.client).await?;
+            busy.chats(&self.client, &warming, streams).await?;
         }
-        warm.send(&self.client).await?;
-        let measured = load.send(&self.client).await?;
+        let warm = FixedAnswer::new(mode.wish(), WARM_TOKENS.min(max_tokens));
+        warm.chats(&self.client, &warming, streams).await?;
+        let wish = FixedAnswer::new(mode.wish(), max_tokens);
+        let measured = CellRun::of(wish.chats(&self.client, &prompts, streams).await?);
         self.same.take(mode, &prompts, &measured.answers);
         Ok(measured)
     }
 
-    /// Counts of the compared answers. Each answer that differs is judged by the margins of one
-    /// more plain answer.
-    async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
-        let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
-        counts.judged = JudgedDifferences::of(&self.service.status);
-        if !suspects.is_empty() {
-            screen.note(&format!(
-                "{} answers differ from the first to their prompt: weighing them",
-                suspects.len()
-            ));
-        }
-        for suspect in suspects {
-            let ask = Ask {
-                prompt: &suspect.prompt,
-                choice: Choice::Greedy,
-                lane: RouteWish::Plain,
-                max_tokens: self.plan.max_tokens,
-                margins: true,
-                ignore_eos: true,
-            };
-            let again = ask.send(&mut self.client).await?;
-            let difference =
-                weigh(&suspect.first, &suspect.other, &again.token_ids, &again.margins);
-            counts.judged.add(&suspect.prompt, Choice::Greedy, difference);
-        }
-        Ok(counts)
+    /// Counts of the compared answers, with each difference judged.
+    async fn weighed(self, screen: &mut Screen) -> Result<Counts, Failure> {
+        let Self { plan, service, client, same, .. } = self;
+        let again = async |prompt: &Prompt| {
+            FixedAnswer::to_judge(plan.bench.max_tokens).chat(&client, prompt).await
+        };
+        same.weighed(&service.status, "from the first to their prompt", screen, again).await
     }
 }

@@ -1,6 +1,7 @@
 //! The cells that are measured, and their modes. Pure but for the user's file and the tokenizer.
 
 use std::fmt;
+use std::path::Path;
 
 use paceline_client::Failure;
 use paceline_client::own_service::settings::Settings;
@@ -10,6 +11,7 @@ use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
 use crate::args::{ANSWER_TOKENS, BenchArgs};
+use crate::experiment::BenchPlan;
 use crate::mode::Mode;
 use crate::prompts::{self, Kind, LONG_TOKENS, PromptSet, own, tokenizer};
 use crate::report::failed;
@@ -45,20 +47,16 @@ impl fmt::Display for Cell {
 /// Plan of a measurement of the lanes.
 #[derive(Clone, Debug)]
 pub struct LanePlan {
-    /// Settings of the service.
-    pub settings: Settings,
+    /// What all benchmarks plan.
+    pub bench: BenchPlan,
     /// Settings of a service of another build, which is measured in turn with it.
     pub other: Option<Settings>,
     /// Whether a verdict is wanted.
     pub sweep: bool,
-    /// Number of runs; each measures everything once.
-    pub runs: usize,
-    /// Tokens of each answer.
-    pub max_tokens: u32,
     /// Kinds of prompts.
-    pub kinds: Vec<Kind>,
+    kinds: Vec<Kind>,
     /// Requests at once, ascending.
-    pub streams: Vec<usize>,
+    streams: Vec<usize>,
 }
 
 impl LanePlan {
@@ -71,25 +69,17 @@ impl LanePlan {
             Some(path) => vec![Kind::Own(own::read(path)?)],
             None => Kind::of_words(&args.kinds)?,
         };
-        let mut settings = args.settings(args.drafter.as_deref())?;
-        // Every mode and run has the same prompts; with the cache the benchmark would measure hits.
-        settings.config.kv.prefix_cache = false;
         let (runs, max_tokens, streams) =
             if args.sweep { (7, SWEEP_TOKENS, &STREAMS[..]) } else { (3, ANSWER_TOKENS, &[1][..]) };
+        let mut bench = BenchPlan::with_drafter(args, runs, max_tokens)?;
+        // Every mode and run has the same prompts; with the cache the benchmark would measure hits.
+        bench.settings.config.kv.prefix_cache = false;
         // Refused before a model is loaded.
         let programs = args.against.as_deref().map(|dir| within(dir, "paceline").map(|_| dir));
-        let programs = programs.transpose()?;
-        let other =
-            programs.map(|dir| Settings { programs: Some(dir.to_owned()), ..settings.clone() });
-        Ok(Self {
-            settings,
-            other,
-            sweep: args.sweep,
-            runs: args.runs(runs),
-            max_tokens: args.max_tokens.unwrap_or(max_tokens),
-            kinds,
-            streams: args.streams(streams),
-        })
+        let of_build =
+            |dir: &Path| Settings { programs: Some(dir.to_owned()), ..bench.settings.clone() };
+        let other = programs.transpose()?.map(of_build);
+        Ok(Self { bench, other, sweep: args.sweep, kinds, streams: args.streams(streams) })
     }
 
     /// The modes that are compared. A sweep compares with a service without a drafter. The short
@@ -117,7 +107,8 @@ impl LanePlan {
         }
         let context = status.model.as_ref().map_or(0, |model| model.context_length);
         // Answers are a quarter longer at most.
-        let answer = self.max_tokens.saturating_add(self.max_tokens / 4 + 1);
+        let mean = self.bench.max_tokens;
+        let answer = mean.saturating_add(mean / 4 + 1);
         let most = context.saturating_sub(answer).saturating_sub(AROUND_TEXT);
         if most < LEAST_TEXT {
             return Err(failed(format!(
@@ -158,8 +149,7 @@ mod tests {
         let kinds = Kind::of_words(&["prose".into(), "json".into()]).expect("known");
         let args = BenchArgs { concurrency: concurrency.to_vec(), ..BenchArgs::default() };
         let streams = args.streams(if sweep { &STREAMS } else { &[1] });
-        let settings = Settings::default();
-        LanePlan { settings, other: None, sweep, runs: 7, max_tokens: 64, kinds, streams }
+        LanePlan { bench: BenchPlan::default(), other: None, sweep, kinds, streams }
     }
 
     #[test]

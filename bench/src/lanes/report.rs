@@ -1,18 +1,15 @@
 //! The report of lanes: a table with its verdict.
 
-use paceline_client::own_service::report::Report;
-use paceline_client::print::{Table, number};
 use serde::Serialize;
 
-use super::load::CellRun;
 use super::means::{Mean, means};
-use super::plan::Cell;
-use super::verdict::{CELL_BOUND, Lane, LaneRow, NUMBER_BOUND, Outcome, falls_short};
+use super::verdict::{CELL_BOUND, CellRow, Lane, NUMBER_BOUND, VerdictOutcome, falls_short};
 use crate::mode::Mode;
-use crate::output::sheet::{Column, Sheet, Value, columns};
+use crate::output::sheet::{Look, Sheet};
 use crate::report::BenchReport;
-use crate::requests::{COLUMNS, RequestFigures};
+use crate::requests::{COLUMNS, RequestStatistics};
 use crate::same::Counts;
+use crate::statistics::Estimate;
 
 /// Figures of both lanes, of each cell in a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -24,7 +21,7 @@ pub struct LaneReport {
     /// Tokens of each answer.
     pub max_tokens: u32,
     /// A row for each cell.
-    pub rows: Vec<LaneRow>,
+    pub rows: Vec<CellRow>,
     /// Means of routed over the better of the other modes.
     pub over_better: Vec<Mean>,
     /// Means of this build over the other one, by mode; empty without another build.
@@ -39,10 +36,10 @@ impl LaneReport {
         sweep: bool,
         runs: usize,
         max_tokens: u32,
-        rows: Vec<LaneRow>,
+        rows: Vec<CellRow>,
         same: Counts,
     ) -> Self {
-        let over_better = means(&rows, LaneRow::over_better);
+        let over_better = means(&rows, CellRow::over_better);
         let of_mode = |mode: Mode| {
             (mode, means(&rows, |row| row.over_other(mode).map(|figure| figure.values.as_slice())))
         };
@@ -52,41 +49,24 @@ impl LaneReport {
     }
 }
 
-impl Report for LaneReport {
-    fn failures(&self) -> Vec<String> {
-        let mut failures = Vec::new();
-        let fails = self.rows.iter().filter(|row| self.fails(row));
-        let cells: Vec<_> = fails.map(|row| row.cell.to_string()).collect();
-        if !cells.is_empty() {
-            let cells = cells.join(", ");
-            failures
-                .push(format!("routed is slower than {CELL_BOUND} of the better lane in {cells}"));
-        }
-        let numbers: Vec<_> = self.slow_numbers().map(|mean| mean.of.as_str()).collect();
-        if !numbers.is_empty() {
-            let numbers = numbers.join(", ");
-            failures.push(format!(
-                "routed is slower than {NUMBER_BOUND} of the better lane in the mean of kinds, {numbers}"
-            ));
-        }
-        if let Some(place) = self.same.judged.differences.first() {
-            failures.push(format!("answers differ: {place}"));
-        }
-        failures
+impl BenchReport for LaneReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        vec![self.requests()]
     }
 
     fn text(&self) -> String {
+        self.speeds().text() + "\n" + &self.notes()
+    }
+
+    fn notes(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
         let passes = if self.sweep { " there and back" } else { "" };
-        let mut text = self.table();
-        text.push_str(&format!(
-            "\ntokens per second of wall-clock time from the first submission to the end of the last answer, {tokens} tokens an\n\
-             answer in the mean (a quarter less to a quarter more); medians of {runs} runs{passes}, in brackets the 95 % interval of the median\n"
-        ));
-        text.push_str(&format!(
-            "\n{}\n{COLUMNS}THROUGHPUT: the speed above. SPEED-UP: over one stream of the kind, within each run\n\n",
+        let mut text = format!(
+            "tokens per second of wall-clock time from the first submission to the end of the last answer, {tokens} tokens an\n\
+             answer in the mean (a quarter less to a quarter more); medians of {runs} runs{passes}, in brackets the 95 % interval of the median\n\
+             \n{}\n{COLUMNS}THROUGHPUT: the speed above. SPEED-UP: over one stream of the kind, within each run\n\n",
             self.requests().text()
-        ));
+        );
         if self.rows.len() > 1 || !self.over_other.is_empty() {
             text.push_str(&self.ratios());
         }
@@ -110,68 +90,54 @@ impl Report for LaneReport {
         }
         text
     }
-}
 
-impl BenchReport for LaneReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let head = [
-            Column::plain("kind", "KIND"),
-            Column::plain("streams", "AT ONCE"),
-            Column::plain("lane", "LANE"),
-        ];
-        let drafts = [
-            Column::number("tokens_per_cycle", "TOKENS/CYCLE", 2),
-            Column::estimate("over_better", "ROUTED/BETTER", 3),
-        ];
-        let columns = head.into_iter().chain(request_columns()).chain(drafts);
-        let mut sheet = Sheet::new("lanes", columns);
-        for row in &self.rows {
-            for lane in &row.lanes {
-                let verdict = row.verdict.as_ref().filter(|_| lane.mode == Mode::Routed);
-                let drafts = [
-                    Value::Number(tokens_per_cycle(lane)),
-                    Value::Estimate(verdict.map(|verdict| verdict.ratio)),
-                ];
-                sheet.row(request_cells(row, lane).into_iter().chain(drafts));
-            }
+    fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        let fails = self.rows.iter().filter(|row| self.fails(row));
+        let cells: Vec<_> = fails.map(|row| row.cell.to_string()).collect();
+        if !cells.is_empty() {
+            let cells = cells.join(", ");
+            failures
+                .push(format!("routed is slower than {CELL_BOUND} of the better lane in {cells}"));
         }
-        vec![sheet]
+        let numbers: Vec<_> = self.slow_numbers().map(|mean| mean.of.as_str()).collect();
+        if !numbers.is_empty() {
+            let numbers = numbers.join(", ");
+            failures.push(format!(
+                "routed is slower than {NUMBER_BOUND} of the better lane in the mean of kinds, {numbers}"
+            ));
+        }
+        failures.extend(self.same.failure());
+        failures
     }
 }
 
-/// Columns of the requests of a lane.
-fn request_columns() -> impl Iterator<Item = Column> {
-    let speeds = [
-        Column::estimate("throughput_tok_s", "THROUGHPUT tok/s", 0),
-        Column::estimate("speed_up", "SPEED-UP", 2),
-    ];
-    RequestFigures::columns().into_iter().chain(speeds)
-}
-
-/// Cells of a lane: kind, requests at once and mode, then the columns of its requests.
-fn request_cells(row: &LaneRow, lane: &Lane) -> Vec<Value> {
-    let head = [row.cell.kind.as_str().into(), row.cell.streams.into(), lane.mode.word().into()];
-    let speeds = [Value::Estimate(Some(lane.speed)), lane.speed_up.as_ref().into()];
-    head.into_iter().chain(lane.requests.values()).chain(speeds).collect()
-}
+/// Words for some cells, and their ratios.
+type RatioRow = (String, Vec<Option<Estimate>>);
 
 impl LaneReport {
     /// The times of the requests, a row for each cell and mode.
     fn requests(&self) -> Sheet {
-        let head = [
-            Column::plain("kind", "KIND"),
-            Column::plain("streams", "AT ONCE"),
-            Column::plain("lane", "LANE"),
-        ];
-        let mut sheet = Sheet::new("lanes", head.into_iter().chain(request_columns()));
-        for row in &self.rows {
-            row.lanes.iter().for_each(|lane| sheet.row(request_cells(row, lane)));
-        }
-        sheet
+        let lanes = self.rows.iter().flat_map(|row| row.lanes.iter().map(move |lane| (row, lane)));
+        let lanes: Vec<(&CellRow, &Lane)> = lanes.collect();
+        let sheet = Sheet::of("lanes", &lanes)
+            .plain("kind", "KIND", |(row, _)| &row.cell.kind)
+            .plain("streams", "AT ONCE", |(row, _)| row.cell.streams)
+            .plain("lane", "LANE", |(_, lane)| lane.mode.word());
+        RequestStatistics::columns(sheet, |(_, lane)| &lane.requests)
+            .number("throughput_tok_s", "THROUGHPUT tok/s", 0, |(_, lane)| Some(lane.speed))
+            .number("speed_up", "SPEED-UP", 2, |(_, lane)| lane.speed_up.as_ref())
+            .number("tokens_per_cycle", "TOKENS/CYCLE", 2, |(_, lane)| lane.tokens_per_cycle())
+            .look(Look::Hidden)
+            .number("over_better", "ROUTED/BETTER", 3, |(row, lane)| {
+                row.ratio().filter(|_| lane.mode == Mode::Routed)
+            })
+            .look(Look::Hidden)
+            .sheet()
     }
 
-    fn fails(&self, row: &LaneRow) -> bool {
-        self.sweep && row.outcome() == Some(Outcome::Fails)
+    fn fails(&self, row: &CellRow) -> bool {
+        self.sweep && row.outcome() == Some(VerdictOutcome::Fails)
     }
 
     /// Numbers of requests at which routed is too slow in the mean over the kinds.
@@ -181,7 +147,7 @@ impl LaneReport {
     }
 
     fn verdict(&self) -> String {
-        if self.rows.iter().any(|row| row.outcome() == Some(Outcome::TooFewRuns)) {
+        if self.rows.iter().any(|row| row.outcome() == Some(VerdictOutcome::TooFewRuns)) {
             return format!("No verdict: an interval needs 6 runs, found {}.", self.runs);
         }
         let (cells, numbers) =
@@ -197,89 +163,63 @@ impl LaneReport {
     /// Means of routed over the better mode, and of this build over the other, with a row for each
     /// cell of the latter.
     fn ratios(&self) -> String {
-        let compared = !self.over_better.is_empty();
-        let mut head = vec!["GEOMETRIC MEAN".to_owned()];
-        if compared {
-            head.extend(["ROUTED/BETTER", "(95 %)"].map(String::from));
-        }
-        for (mode, _) in &self.over_other {
-            head.extend([
-                format!("{} OVER THE OTHER BUILD", mode.word().to_uppercase()),
-                "(95 %)".into(),
-            ]);
-        }
-        let mut table = Table::new(head);
-        let all: Vec<&[Mean]> = compared
-            .then_some(self.over_better.as_slice())
-            .into_iter()
-            .chain(self.over_other.iter().map(|(_, means)| means.as_slice()))
-            .collect();
-        for at in 0..all.first().map_or(0, |means| means.len()) {
-            let figures = all.iter().map(|means| means.get(at).map(|mean| &mean.figure.estimate));
-            let cells = figures.flat_map(|found| columns(found, 3));
-            table.row([all[0][at].of.clone()].into_iter().chain(cells));
-        }
-        for row in self.rows.iter().filter(|row| !row.over_other.is_empty()) {
-            let better = compared.then(|| row.verdict.as_ref().map(|verdict| &verdict.ratio));
+        let compared = (!self.over_better.is_empty()).then_some(&self.over_better);
+        let all: Vec<&Vec<Mean>> =
+            compared.into_iter().chain(self.over_other.iter().map(|(_, means)| means)).collect();
+        let mean = |at: usize| -> RatioRow {
+            let of_column = |means: &&Vec<Mean>| means.get(at).map(|mean| mean.figure.estimate);
+            (all[0][at].of.clone(), all.iter().map(of_column).collect())
+        };
+        let cell = |row: &CellRow| -> RatioRow {
             let other = self.over_other.iter().map(|(mode, _)| row.over_other(*mode));
-            let other = other.map(|found| found.map(|figure| &figure.estimate));
-            let cells = better.into_iter().chain(other).flat_map(|found| columns(found, 3));
-            table.row([row.cell.to_string()].into_iter().chain(cells));
+            let other = other.map(|found| found.map(|figure| figure.estimate));
+            let ratios = compared.map(|_| row.ratio()).into_iter().chain(other).collect();
+            (row.cell.to_string(), ratios)
+        };
+        let means = (0..all.first().map_or(0, |means| means.len())).map(mean);
+        let cells = self.rows.iter().filter(|row| !row.over_other.is_empty()).map(cell);
+        let rows: Vec<RatioRow> = means.chain(cells).collect();
+        let of_build = |(mode, _): &(Mode, Vec<Mean>)| {
+            format!("{} OVER THE OTHER BUILD", mode.word().to_uppercase())
+        };
+        let better = compared.map(|_| "ROUTED/BETTER".to_owned());
+        let titles = better.into_iter().chain(self.over_other.iter().map(of_build));
+        let mut table = Sheet::of("means", &rows).plain("", "GEOMETRIC MEAN", |row| &row.0);
+        for (at, title) in titles.enumerate() {
+            table = table.number("", &title, 3, |row| row.1[at]).look(Look::Apart);
         }
-        table.text() + "\n"
+        table.sheet().text() + "\n"
     }
 
-    fn table(&self) -> String {
+    /// The speeds of all modes, and in a comparison routed over the better of the others.
+    fn speeds(&self) -> Sheet {
         let lanes = self.rows.first().map_or(&[][..], |row| &row.lanes);
-        let modes: Vec<Mode> = lanes.iter().map(|lane| lane.mode).collect();
-        let compared = modes.len() > 1;
-        let mut head = vec!["KIND".to_owned(), "AT ONCE".into()];
-        for mode in &modes {
-            head.extend([format!("{} tok/s", mode.word().to_uppercase()), "(95 %)".into()]);
+        let mut table = Sheet::of("speeds", &self.rows)
+            .plain("", "KIND", |row| &row.cell.kind)
+            .plain("", "AT ONCE", |row| row.cell.streams);
+        for mode in lanes.iter().map(|lane| lane.mode) {
+            let title = format!("{} tok/s", mode.word().to_uppercase());
+            let speed = |row: &CellRow| row.lane(mode).map(|lane| lane.speed);
+            table = table.number("", &title, 0, speed).look(Look::Apart);
         }
-        if compared {
-            head.extend(["TOKENS/CYCLE", "ROUTED/BETTER", "(95 %)", "OF"].map(String::from));
+        if lanes.len() > 1 {
+            table = table
+                .number("", "TOKENS/CYCLE", 2, |row| row.lane(Mode::Forced)?.tokens_per_cycle())
+                .number("", "ROUTED/BETTER", 3, CellRow::ratio)
+                .look(Look::Apart)
+                .plain("", "OF", |row| {
+                    let better = row.verdict.as_ref().map_or("-", |verdict| verdict.better.word());
+                    format!("{better}{}", if self.fails(row) { "  FAILS" } else { "" })
+                });
         }
-        let mut table = Table::new(head);
-        for row in &self.rows {
-            let mut cells = vec![row.cell.kind.clone(), row.cell.streams.to_string()];
-            for mode in &modes {
-                cells.extend(columns(row.lane(*mode).map(|lane| &lane.speed), 0));
-            }
-            if compared {
-                let forced = row.lane(Mode::Forced);
-                cells.push(number(forced.and_then(tokens_per_cycle), 2));
-                cells.extend(columns(row.verdict.as_ref().map(|verdict| &verdict.ratio), 3));
-                let better = row.verdict.as_ref().map_or("-", |verdict| verdict.better.word());
-                cells.push(format!("{better}{}", if self.fails(row) { "  FAILS" } else { "" }));
-            }
-            table.row(cells);
-        }
-        table.text()
+        table.sheet()
     }
-}
-
-/// Tokens per cycle: in the forced mode, how well the drafter guesses this kind of text.
-fn tokens_per_cycle(lane: &Lane) -> Option<f64> {
-    (lane.cycles > 0).then(|| (lane.accepted + lane.cycles) as f64 / lane.cycles as f64)
-}
-
-/// A line about a cell of a run in all its modes.
-pub fn cell_line(
-    run: usize,
-    runs: usize,
-    cell: &Cell,
-    measured: &[(Mode, Vec<CellRun>)],
-) -> String {
-    let speed = |(mode, runs): &(Mode, Vec<CellRun>)| {
-        format!("{} {}", mode.word(), number(runs.last().map(CellRun::tok_s), 0))
-    };
-    let modes: Vec<_> = measured.iter().map(speed).collect();
-    format!("run {} of {runs}: {cell}: {} tok/s", run + 1, modes.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Cell;
+    use super::super::verdict::CellRun;
     use super::*;
     use crate::output::sheet::{csv, markdown};
     use crate::requests::RequestTimes;
@@ -294,7 +234,7 @@ mod tests {
         cached_tokens: 0,
     };
 
-    fn row(kind: &str, routed: f64) -> LaneRow {
+    fn row(kind: &str, routed: f64) -> CellRow {
         let run = |tok_s: f64, cycles: u64| {
             let speculation = Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles };
             let timing = Timing { ttft_ms: 9.0, ..Timing::default() };
@@ -311,7 +251,7 @@ mod tests {
             (Mode::Forced, runs(500.0, 2)),
             (Mode::Routed, runs(routed, 2)),
         ];
-        LaneRow::of(Cell { kind: kind.into(), streams: 4 }, &measured)
+        CellRow::of(Cell { kind: kind.into(), streams: 4 }, &measured)
     }
 
     fn report(routed: f64) -> LaneReport {
@@ -385,7 +325,7 @@ all                     0.894  (0.894 to 0.894)
             CellRun { seconds: 51.0 / tok_s, tokens: 51, answers, requests: vec![REQUEST] }
         };
         let measured = [(Mode::Plain, vec![run(300.0)]), (Mode::Routed, vec![run(600.0)])];
-        let rows = vec![LaneRow::of(Cell { kind: "json".into(), streams: 1 }, &measured)];
+        let rows = vec![CellRow::of(Cell { kind: "json".into(), streams: 1 }, &measured)];
         LaneReport { runs: 1, max_tokens: 51, rows, ..LaneReport::default() }
     }
 
@@ -448,10 +388,10 @@ lanes,json,1,routed,20,,,2,,,2000,,,500,,,120,,,600,,,,,,4,2,,
     #[test]
     fn few_runs_give_no_verdict() {
         let mut report = report(400.0);
-        let few = LaneRow::of(report.rows[1].cell.clone(), &[]);
+        let few = CellRow::of(report.rows[1].cell.clone(), &[]);
         assert_eq!(few.verdict, None);
         for row in &mut report.rows {
-            row.verdict.as_mut().expect("measured").outcome = Outcome::TooFewRuns;
+            row.verdict.as_mut().expect("measured").outcome = VerdictOutcome::TooFewRuns;
         }
         assert!(
             LaneReport { runs: 2, ..report }

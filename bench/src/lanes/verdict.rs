@@ -1,12 +1,13 @@
 //! Figures of each cell over all runs: speeds, and whether the routed mode is as fast as the better
 //! of the other two. Pure.
 
+use paceline_client::answer::Answer;
 use serde::Serialize;
 
-use super::load::CellRun;
 use super::plan::Cell;
+use crate::load::Sent;
 use crate::mode::Mode;
-use crate::requests::{RequestFigures, RequestTimes};
+use crate::requests::{RequestStatistics, RequestTimes, tokens_per_cycle};
 use crate::statistics::{Estimate, Figure};
 
 /// Least ratio of routed to the better of the other two, in a cell.
@@ -17,6 +18,48 @@ pub const NUMBER_BOUND: f64 = 0.98;
 /// Whether a ratio is less than `bound`, and surely less than 1.
 pub fn falls_short(ratio: &Estimate, bound: f64) -> bool {
     ratio.median < bound && ratio.interval.is_some_and(|(_, high)| high < 1.0)
+}
+
+/// The figures of a measurement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CellRun {
+    /// Time from the first submission to the end of the last answer, by this process's clock. The
+    /// sum of several passes.
+    pub seconds: f64,
+    /// Tokens of all answers.
+    pub tokens: usize,
+    /// The answers, in the order of the prompts.
+    pub answers: Vec<Answer>,
+    /// Times of the requests, in the same order.
+    pub requests: Vec<RequestTimes>,
+}
+
+impl CellRun {
+    /// The figures of answers that took this number of seconds together.
+    pub fn of((sent, seconds): (Vec<Sent>, f64)) -> Self {
+        let requests = sent.iter().filter_map(RequestTimes::of).collect();
+        let answers: Vec<Answer> = sent.into_iter().map(|sent| sent.answer).collect();
+        let tokens = answers.iter().map(|seen| seen.token_ids.len()).sum();
+        Self { seconds, tokens, answers, requests }
+    }
+
+    /// Tokens per second of wall-clock time: the metric of the benchmark.
+    pub fn tok_s(&self) -> f64 {
+        self.tokens as f64 / self.seconds
+    }
+
+    /// Adds one more pass of the same run.
+    pub fn add(&mut self, pass: &CellRun) {
+        self.seconds += pass.seconds;
+        self.tokens += pass.tokens;
+        self.answers.extend_from_slice(&pass.answers);
+        self.requests.extend_from_slice(&pass.requests);
+    }
+
+    /// Answers that waited for admission. They did not run together with the others.
+    pub fn waited(&self) -> usize {
+        self.answers.iter().filter(|seen| seen.waited()).count()
+    }
 }
 
 /// A cell in one mode, over all runs.
@@ -31,7 +74,7 @@ pub struct Lane {
     /// Time to the first token by the gateway's clock, median of all answers.
     pub ttft_ms: f64,
     /// Times of the requests at the client.
-    pub requests: RequestFigures,
+    pub requests: RequestStatistics,
     /// Tokens per second over those of one stream of the same kind and mode, within each run.
     /// `None` of one stream, and if one stream was not measured.
     pub speed_up: Option<Figure>,
@@ -60,7 +103,7 @@ impl Lane {
             speed: Estimate::of(&tok_s)?,
             tok_s,
             ttft_ms: Estimate::of(&ttfts)?.median,
-            requests: RequestFigures::of(
+            requests: RequestStatistics::of(
                 runs.iter().map(|run| -> &[RequestTimes] { &run.requests }),
             ),
             speed_up: None,
@@ -72,12 +115,17 @@ impl Lane {
             waited: runs.iter().map(CellRun::waited).sum(),
         })
     }
+
+    /// Tokens per cycle: in the forced mode, how well the drafter guesses this kind of text.
+    pub fn tokens_per_cycle(&self) -> Option<f64> {
+        tokens_per_cycle(self.accepted, self.cycles)
+    }
 }
 
-/// Verdict on a cell.
+/// LaneVerdict on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum VerdictOutcome {
     /// Routed may be as fast as the better of the other modes.
     Passes,
     /// It is slower.
@@ -88,14 +136,14 @@ pub enum Outcome {
 
 /// A cell, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LaneRow {
+pub struct CellRow {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
     /// The figures of each mode.
     pub lanes: Vec<Lane>,
     /// Routed over the others; `None` if it was not measured.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<LaneVerdict>,
     /// Speed of this build over that of the other one in each mode, within each run; empty without
     /// another build.
     pub over_other: Vec<(Mode, Figure)>,
@@ -103,7 +151,7 @@ pub struct LaneRow {
 
 /// Routed against the better of the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct LaneVerdict {
     /// The better of the others, by the medians of all runs. It is not chosen anew in each run,
     /// because the greater of two noisy values exceeds the true speed.
     pub better: Mode,
@@ -112,10 +160,10 @@ pub struct Verdict {
     /// Their median and interval.
     pub ratio: Estimate,
     /// The verdict.
-    pub outcome: Outcome,
+    pub outcome: VerdictOutcome,
 }
 
-impl LaneRow {
+impl CellRow {
     /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not
     /// measured are left out.
     pub fn of(cell: Cell, measured: &[(Mode, Vec<CellRun>)]) -> Self {
@@ -140,13 +188,18 @@ impl LaneRow {
         self.verdict.as_ref().map(|verdict| verdict.ratios.as_slice())
     }
 
+    /// Routed over the better of the other modes.
+    pub fn ratio(&self) -> Option<Estimate> {
+        self.verdict.as_ref().map(|verdict| verdict.ratio)
+    }
+
     /// This build over the other one in a mode.
     pub fn over_other(&self, mode: Mode) -> Option<&Figure> {
         self.over_other.iter().find(|(known, _)| *known == mode).map(|(_, figure)| figure)
     }
 
     /// The verdict, if there is one.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<VerdictOutcome> {
         self.verdict.as_ref().map(|verdict| verdict.outcome)
     }
 
@@ -157,8 +210,8 @@ impl LaneRow {
 }
 
 /// Compares the speeds of several streams with those of one, for each kind and mode.
-pub fn compare_with_one_stream(rows: &mut [LaneRow]) {
-    let alone: Vec<LaneRow> = rows.iter().filter(|row| row.cell.streams == 1).cloned().collect();
+pub fn compare_with_one_stream(rows: &mut [CellRow]) {
+    let alone: Vec<CellRow> = rows.iter().filter(|row| row.cell.streams == 1).cloned().collect();
     for row in rows.iter_mut().filter(|row| row.cell.streams > 1) {
         let Some(one) = alone.iter().find(|one| one.cell.kind == row.cell.kind) else { continue };
         for lane in &mut row.lanes {
@@ -169,7 +222,7 @@ pub fn compare_with_one_stream(rows: &mut [LaneRow]) {
     }
 }
 
-fn verdict(lanes: &[Lane]) -> Option<Verdict> {
+fn verdict(lanes: &[Lane]) -> Option<LaneVerdict> {
     let routed = lanes.iter().find(|lane| lane.mode == Mode::Routed)?;
     let others = lanes.iter().filter(|lane| lane.mode != Mode::Routed);
     let better = others.max_by(|one, two| one.speed.median.total_cmp(&two.speed.median))?;
@@ -177,17 +230,17 @@ fn verdict(lanes: &[Lane]) -> Option<Verdict> {
         routed.tok_s.iter().zip(&better.tok_s).map(|(routed, better)| routed / better).collect();
     let ratio = Estimate::of(&ratios)?;
     let outcome = match ratio.interval {
-        None => Outcome::TooFewRuns,
-        Some(_) if falls_short(&ratio, CELL_BOUND) => Outcome::Fails,
-        Some(_) => Outcome::Passes,
+        None => VerdictOutcome::TooFewRuns,
+        Some(_) if falls_short(&ratio, CELL_BOUND) => VerdictOutcome::Fails,
+        Some(_) => VerdictOutcome::Passes,
     };
-    Some(Verdict { better: better.mode, ratios, ratio, outcome })
+    Some(LaneVerdict { better: better.mode, ratios, ratio, outcome })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_client::answer::{Answer, Speculation, Timing};
+    use paceline_client::answer::{Speculation, Timing};
 
     fn run(tok_s: f64) -> CellRun {
         let seen = |cycles| Answer {
@@ -200,17 +253,17 @@ mod tests {
         CellRun { seconds: 100.0 / tok_s, tokens: 100, answers, ..CellRun::default() }
     }
 
-    fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> LaneRow {
+    fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> CellRow {
         let runs = |values: &[f64]| values.iter().map(|value| run(*value)).collect();
         let measured = [
             (Mode::Absent, runs(absent)),
             (Mode::Forced, runs(forced)),
             (Mode::Routed, runs(routed)),
         ];
-        LaneRow::of(Cell { kind: "json".into(), streams: 2 }, &measured)
+        CellRow::of(Cell { kind: "json".into(), streams: 2 }, &measured)
     }
 
-    fn check(forced: &[f64], routed: &[f64], better: Mode, outcome: Outcome) {
+    fn check(forced: &[f64], routed: &[f64], better: Mode, outcome: VerdictOutcome) {
         let verdict = row(&[100.0; 7], forced, routed).verdict.expect("all were measured");
         assert_eq!(
             (verdict.better, verdict.outcome),
@@ -222,24 +275,24 @@ mod tests {
 
     #[test]
     fn a_cell_fails_when_its_median_is_below_the_bound_and_its_interval_below_1() {
-        check(&[50.0; 7], &[100.0; 7], Mode::Absent, Outcome::Passes);
-        check(&[50.0; 7], &[95.5; 7], Mode::Absent, Outcome::Passes);
-        check(&[50.0; 7], &[94.5; 7], Mode::Absent, Outcome::Fails);
-        check(&[200.0; 7], &[189.0; 7], Mode::Forced, Outcome::Fails);
-        check(&[200.0; 7], &[230.0; 7], Mode::Forced, Outcome::Passes);
+        check(&[50.0; 7], &[100.0; 7], Mode::Absent, VerdictOutcome::Passes);
+        check(&[50.0; 7], &[95.5; 7], Mode::Absent, VerdictOutcome::Passes);
+        check(&[50.0; 7], &[94.5; 7], Mode::Absent, VerdictOutcome::Fails);
+        check(&[200.0; 7], &[189.0; 7], Mode::Forced, VerdictOutcome::Fails);
+        check(&[200.0; 7], &[230.0; 7], Mode::Forced, VerdictOutcome::Passes);
         // The middle is below, and the interval reaches over 1.
         check(
             &[50.0; 7],
             &[90.0, 90.0, 93.0, 95.0, 99.0, 101.0, 102.0],
             Mode::Absent,
-            Outcome::Passes,
+            VerdictOutcome::Passes,
         );
         // One fast run does not change the verdict.
         check(
             &[50.0; 7],
             &[90.0, 90.0, 90.0, 91.0, 91.0, 91.0, 105.0],
             Mode::Absent,
-            Outcome::Fails,
+            VerdictOutcome::Fails,
         );
     }
 
@@ -259,15 +312,15 @@ mod tests {
         // The whole machine became four times as slow: no lane lost anything.
         let slow = [200.0, 200.0, 200.0, 50.0, 50.0, 50.0, 50.0];
         let verdict = row(&[10.0; 7], &slow, &slow).verdict.expect("measured");
-        assert_eq!((verdict.better, verdict.outcome), (Mode::Forced, Outcome::Passes));
+        assert_eq!((verdict.better, verdict.outcome), (Mode::Forced, VerdictOutcome::Passes));
         assert_eq!(verdict.ratio, Estimate { median: 1.0, interval: Some((1.0, 1.0)) });
     }
 
     #[test]
     fn few_runs_or_one_lane_give_no_verdict() {
         let verdict = row(&[100.0; 2], &[100.0; 2], &[10.0; 2]).verdict.expect("measured");
-        assert_eq!(verdict.outcome, Outcome::TooFewRuns);
-        let alone = LaneRow::of(
+        assert_eq!(verdict.outcome, VerdictOutcome::TooFewRuns);
+        let alone = CellRow::of(
             Cell { kind: "json".into(), streams: 1 },
             &[(Mode::Plain, vec![run(10.0)])],
         );
@@ -278,7 +331,7 @@ mod tests {
     fn several_streams_are_compared_with_one_within_a_run() {
         let of = |kind: &str, streams, tok_s: &[f64]| {
             let runs = tok_s.iter().map(|tok_s| run(*tok_s)).collect();
-            LaneRow::of(Cell { kind: kind.into(), streams }, &[(Mode::Plain, runs)])
+            CellRow::of(Cell { kind: kind.into(), streams }, &[(Mode::Plain, runs)])
         };
         let mut rows = [
             of("json", 1, &[100.0, 50.0]),
@@ -286,7 +339,7 @@ mod tests {
             of("code", 4, &[300.0, 200.0]),
         ];
         compare_with_one_stream(&mut rows);
-        let speed_up = |row: &LaneRow| row.lanes[0].speed_up.clone().map(|figure| figure.values);
+        let speed_up = |row: &CellRow| row.lanes[0].speed_up.clone().map(|figure| figure.values);
         assert_eq!(speed_up(&rows[1]), Some(vec![3.0, 4.0]));
         assert_eq!((speed_up(&rows[0]), speed_up(&rows[2])), (None, None), "no single stream");
     }

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 /// The form of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum ReportForm {
     /// Tables and their explanations
     #[default]
     Text,

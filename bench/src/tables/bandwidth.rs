@@ -35,11 +35,11 @@ pub struct Bandwidth {
 }
 
 /// A buffer to read.
-pub struct Memory {
+pub struct MemoryBuffer {
     buffer: Vec<u8>,
 }
 
-impl Memory {
+impl MemoryBuffer {
     /// Allocates the buffer and writes it, so that its pages exist.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_read() {
-        let mut memory = Memory { buffer: vec![FILL; 3 * BLOCK + 7] };
+        let mut memory = MemoryBuffer { buffer: vec![FILL; 3 * BLOCK + 7] };
         assert!(is_full(&memory.buffer));
         for place in [0, BLOCK - 1, BLOCK, 3 * BLOCK + 6] {
             memory.buffer[place] = 0;
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_reads_all() {
-        let memory = Memory { buffer: vec![FILL; 1 << 20] };
+        let memory = MemoryBuffer { buffer: vec![FILL; 1 << 20] };
         for threads in [1, 2, 3, 7] {
             let found = memory.measure(threads);
             assert!(

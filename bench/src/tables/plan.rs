@@ -1,16 +1,14 @@
-//! Lengths of prompts, requests at once, and the order of measurements. Pure.
+//! Lengths of prompts and requests at once. Pure.
 
 use std::fmt;
 
 use paceline_client::Failure;
-use paceline_client::own_service::settings::Settings;
 use serde::Serialize;
 
 use super::model::Model;
-use crate::args::{ANSWER_TOKENS, BenchArgs, ascending};
 
-/// Requests at once.
-const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+/// Requests at once, if none are named.
+pub const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 /// Tokens of the shortest prompt. Each further one is `STEP` times as long, and the last one fills
 /// the context.
 const SHORTEST: usize = 64;
@@ -53,67 +51,38 @@ impl Shape {
     }
 }
 
-/// Plan of a measurement of the tables.
-#[derive(Clone, Debug)]
-pub struct TablePlan {
-    /// Settings of the service, which has no drafter.
-    pub settings: Settings,
-    /// Whether the machine's memory is measured too.
-    pub roofline: bool,
-    /// Number of runs; each measures everything once.
-    pub runs: usize,
-    /// Tokens of each answer.
-    pub max_tokens: usize,
-    lengths: Vec<usize>,
-    streams: Vec<usize>,
-}
-
-impl TablePlan {
-    /// The plan of the arguments.
-    ///
-    /// # Errors
-    /// The configuration cannot be used.
-    pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
-        Ok(Self {
-            // The target's own speed is measured.
-            settings: args.settings(None)?.without_drafter()?,
-            roofline: args.roofline,
-            runs: args.runs(7),
-            max_tokens: args.max_tokens.unwrap_or(ANSWER_TOKENS) as usize,
-            lengths: ascending(&args.lengths),
-            streams: args.streams(if args.tables { &STREAMS } else { &[1] }),
-        })
+/// All shapes: each length alone, then one length several at once. Without named lengths they go up
+/// to the model's context.
+///
+/// # Errors
+/// A named length leaves no room for the answer.
+pub fn shapes(
+    lengths: &[usize],
+    streams: &[usize],
+    max_tokens: u32,
+    model: &Model,
+) -> Result<Vec<Shape>, Failure> {
+    let most = (model.context as usize).saturating_sub(max_tokens as usize);
+    if let Some(length) = lengths.iter().find(|length| **length > most) {
+        return Err(Failure::usage(format!(
+            "--lengths: expected at most {most} tokens, which with {max_tokens} of the answer fill the context, found {length}"
+        )));
     }
-
-    /// All shapes: each length alone, then one length several at once.
-    ///
-    /// # Errors
-    /// A named length leaves no room for the answer.
-    pub fn shapes(&self, model: &Model) -> Result<Vec<Shape>, Failure> {
-        let most = (model.context as usize).saturating_sub(self.max_tokens);
-        if let Some(length) = self.lengths.iter().find(|length| **length > most) {
-            let Self { max_tokens, .. } = self;
-            return Err(Failure::usage(format!(
-                "--lengths: expected at most {most} tokens, which with {max_tokens} of the answer fill the context, found {length}"
-            )));
-        }
-        let lengths = if self.lengths.is_empty() { up_to(most) } else { self.lengths.clone() };
-        let Some(shortest) = lengths.first() else {
-            let context = model.context;
-            return Err(Failure::usage(format!(
-                "--max-tokens: expected fewer than the context's {context} positions"
-            )));
-        };
-        let beside = *lengths.iter().rev().find(|length| **length <= BESIDE).unwrap_or(shortest);
-        let several = self.streams.iter().filter(|streams| **streams > 1);
-        let mut shapes: Vec<Shape> = Vec::new();
-        if self.streams.contains(&1) {
-            shapes
-                .extend(lengths.iter().map(|length| Shape { prompt_tokens: *length, streams: 1 }));
-        }
-        shapes.extend(several.map(|streams| Shape { prompt_tokens: beside, streams: *streams }));
-        Ok(shapes)
+    let lengths = if lengths.is_empty() { up_to(most) } else { lengths.to_vec() };
+    let Some(shortest) = lengths.first() else {
+        let context = model.context;
+        return Err(Failure::usage(format!(
+            "--max-tokens: expected fewer than the context's {context} positions"
+        )));
+    };
+    let beside = *lengths.iter().rev().find(|length| **length <= BESIDE).unwrap_or(shortest);
+    let several = streams.iter().filter(|streams| **streams > 1);
+    let mut shapes: Vec<Shape> = Vec::new();
+    if streams.contains(&1) {
+        shapes.extend(lengths.iter().map(|length| Shape { prompt_tokens: *length, streams: 1 }));
     }
+    shapes.extend(several.map(|streams| Shape { prompt_tokens: beside, streams: *streams }));
+    Ok(shapes)
 }
 
 /// 64, 256, 1024, ... and the longest.
@@ -124,12 +93,6 @@ fn up_to(most: usize) -> Vec<usize> {
     lengths
 }
 
-/// The shapes in the order of this run. Each is first in some run, so that no effect of the order
-/// favours one.
-pub fn order(shapes: usize, run: usize) -> impl Iterator<Item = usize> {
-    (0..shapes).map(move |at| (at + run) % shapes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,19 +100,11 @@ mod tests {
     fn shapes(
         lengths: &[usize],
         streams: &[usize],
-        max_tokens: usize,
+        max_tokens: u32,
     ) -> Result<Vec<(usize, usize)>, Failure> {
-        let (lengths, streams) = (lengths.to_vec(), streams.to_vec());
-        let plan = TablePlan {
-            settings: Settings::default(),
-            roofline: true,
-            runs: 7,
-            max_tokens,
-            lengths,
-            streams,
-        };
         let model = Model { context: 4_096, ..Model::default() };
-        Ok(plan.shapes(&model)?.iter().map(|shape| (shape.prompt_tokens, shape.streams)).collect())
+        let shapes = super::shapes(lengths, streams, max_tokens, &model)?;
+        Ok(shapes.iter().map(|shape| (shape.prompt_tokens, shape.streams)).collect())
     }
 
     #[test]
@@ -191,12 +146,5 @@ mod tests {
             [prompts(256, 2), prompts(256, 4), prompts(256, 16), prompts(64, 3)],
             [8, 8, 16, 24]
         );
-    }
-
-    #[test]
-    fn each_shape_comes_first_in_some_run() {
-        assert_eq!(order(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(order(3, 4).collect::<Vec<_>>(), [1, 2, 0]);
-        assert_eq!(order(0, 4).count(), 0);
     }
 }

@@ -1,16 +1,15 @@
 //! The report of the target alone: a table with explanations.
 
 use paceline_client::compare::{Difference, bound_in_words};
-use paceline_client::own_service::report::Report;
-use paceline_client::print::{Table, bytes, number};
+use paceline_client::print::bytes;
 use serde::Serialize;
 
 use super::bandwidth::Bandwidth;
 use super::model::Model;
 use super::plan::Shape;
-use super::row::{ShapeRun, TableRow};
+use super::row::TableRow;
 use crate::output::llama_bench::LlamaTest;
-use crate::output::sheet::{Column, Sheet, Value, columns};
+use crate::output::sheet::{Look, Sheet};
 use crate::report::BenchReport;
 use crate::statistics::Figure;
 
@@ -25,9 +24,9 @@ pub struct TableReport {
     /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
-    pub max_tokens: usize,
+    pub max_tokens: u32,
     /// The machine's memory, if it was measured.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemorySpeed>,
     /// A row for each shape.
     pub rows: Vec<TableRow>,
     /// Whether prompts gave the same first token both times.
@@ -38,7 +37,7 @@ pub struct TableReport {
 
 /// Read bandwidth of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Memory {
+pub struct MemorySpeed {
     /// The fastest number of threads.
     pub threads: usize,
     /// Bytes of the buffer.
@@ -47,7 +46,7 @@ pub struct Memory {
     pub bytes_s: Figure,
 }
 
-impl Memory {
+impl MemorySpeed {
     /// From all runs; `None` without runs.
     pub fn of(runs: &[Bandwidth], buffer_bytes: usize) -> Option<Self> {
         let threads = runs.first()?.threads;
@@ -84,33 +83,33 @@ pub struct Different {
     pub difference: Difference,
 }
 
-impl Report for TableReport {
-    fn failures(&self) -> Vec<String> {
-        let mut failures = Vec::new();
-        if self.cached > 0 {
-            failures.push(format!(
-                "expected no prompt in the prefix cache, found {} tokens there: PP is of less than was asked",
-                self.cached
-            ));
-        }
-        if let Some(Different { shape, difference }) = self.same.differences.first() {
-            let id = |id: Option<u32>| id.map_or("no token".to_owned(), |id| format!("id {id}"));
-            let (plain, other) = (id(difference.plain_id), id(difference.other_id));
-            failures.push(format!(
-                "answers differ: {shape}, expected {plain} as the first time, found {other} the second"
-            ));
-        }
-        failures
+impl BenchReport for TableReport {
+    fn sheets(&self) -> Vec<Sheet> {
+        let [bound, share] = match &self.memory {
+            Some(_) => [Look::Median, Look::Apart],
+            None => [Look::Hidden; 2],
+        };
+        let sheet = Sheet::of("tables", &self.rows)
+            .plain("prompt_tokens", "PROMPT", |row| row.shape.prompt_tokens)
+            .plain("streams", "AT ONCE", |row| row.shape.streams)
+            .number("pp_tok_s", "PP tok/s", 0, |row| row.pp_tok_s.as_ref())
+            .look(Look::Apart)
+            .number("tg_tok_s", "TG tok/s", 1, |row| row.tg_tok_s.as_ref())
+            .look(Look::Apart)
+            .number("bound_tok_s", "BOUND tok/s", 1, |row| Some(&row.bound.as_ref()?.tok_s))
+            .look(bound)
+            .number("bound_share", "SHARE", 3, |row| Some(&row.bound.as_ref()?.share))
+            .look(share);
+        vec![sheet.sheet()]
     }
 
-    fn text(&self) -> String {
+    fn notes(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
-        let mut text = self.table();
-        text.push_str(&format!(
-            "\nPP: prompt tokens over wall-clock time, from the first submission to the end of the last answer of one token; no\n\
+        let mut text = format!(
+            "PP: prompt tokens over wall-clock time, from the first submission to the end of the last answer of one token; no\n\
              prompt is known to the prefix cache. TG: tokens over time while all answers come, {tokens} tokens each. Tokens per\n\
              second of all requests together, plain lane, no drafter; medians of {runs} runs, in brackets the 95 % interval\n"
-        ));
+        );
         if let Some(memory) = &self.memory {
             text.push_str(&self.bound(memory));
         }
@@ -137,39 +136,29 @@ impl Report for TableReport {
         }
         text
     }
-}
 
-impl BenchReport for TableReport {
-    fn sheets(&self) -> Vec<Sheet> {
-        let mut sheet = Sheet::new(
-            "tables",
-            [
-                Column::plain("prompt_tokens", "PROMPT"),
-                Column::plain("streams", "AT ONCE"),
-                Column::estimate("pp_tok_s", "PP tok/s", 0),
-                Column::estimate("tg_tok_s", "TG tok/s", 1),
-                Column::estimate("bound_tok_s", "BOUND tok/s", 1),
-                Column::estimate("bound_share", "SHARE", 3),
-            ],
-        );
-        for TableRow { shape, pp_tok_s, tg_tok_s, bound, .. } in &self.rows {
-            let bound = bound.as_ref();
-            sheet.row([
-                shape.prompt_tokens.into(),
-                shape.streams.into(),
-                pp_tok_s.as_ref().into(),
-                tg_tok_s.as_ref().into(),
-                Value::from(bound.map(|bound| &bound.tok_s)),
-                Value::from(bound.map(|bound| &bound.share)),
-            ]);
+    fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        if self.cached > 0 {
+            failures.push(format!(
+                "expected no prompt in the prefix cache, found {} tokens there: PP is of less than was asked",
+                self.cached
+            ));
         }
-        vec![sheet]
+        if let Some(Different { shape, difference }) = self.same.differences.first() {
+            let id = |id: Option<u32>| id.map_or("no token".to_owned(), |id| format!("id {id}"));
+            let (plain, other) = (id(difference.plain_id), id(difference.other_id));
+            failures.push(format!(
+                "answers differ: {shape}, expected {plain} as the first time, found {other} the second"
+            ));
+        }
+        failures
     }
 
     fn llama_tests(&self) -> Vec<LlamaTest> {
         let alone = self.rows.iter().filter(|row| row.shape.streams == 1);
         // The time of generation begins with the first token.
-        let n_gen = self.max_tokens.saturating_sub(1);
+        let n_gen = self.max_tokens.saturating_sub(1) as usize;
         let tests = |row: &TableRow| {
             let pp = (row.shape.prompt_tokens, &row.pp_tok_s);
             LlamaTest::of_context("absent", pp, (n_gen, &row.tg_tok_s))
@@ -179,7 +168,7 @@ impl BenchReport for TableReport {
 }
 
 impl TableReport {
-    fn bound(&self, memory: &Memory) -> String {
+    fn bound(&self, memory: &MemorySpeed) -> String {
         let giga = |value: f64| format!("{:.1}", value / 1e9);
         let found = &memory.bytes_s.estimate;
         let interval = found
@@ -201,39 +190,11 @@ impl TableReport {
         }
         text
     }
-
-    fn table(&self) -> String {
-        let head = ["PROMPT", "AT ONCE", "PP tok/s", "(95 %)", "TG tok/s", "(95 %)"];
-        let bound = ["BOUND tok/s", "SHARE", "(95 %)"];
-        let bound = if self.memory.is_some() { &bound[..] } else { &[] };
-        let mut table = Table::new(head.iter().chain(bound).copied());
-        let of = |figure: Option<&Figure>, digits| {
-            columns(figure.map(|figure| &figure.estimate), digits)
-        };
-        for row in &self.rows {
-            let Shape { prompt_tokens, streams } = row.shape;
-            let mut cells = vec![prompt_tokens.to_string(), streams.to_string()];
-            cells.extend(of(row.pp_tok_s.as_ref(), 0));
-            cells.extend(of(row.tg_tok_s.as_ref(), 1));
-            if !bound.is_empty() {
-                let bound = row.bound.as_ref();
-                cells.push(number(bound.map(|bound| bound.tok_s.estimate.median), 1));
-                cells.extend(of(bound.map(|bound| &bound.share), 3));
-            }
-            table.row(cells);
-        }
-        table.text()
-    }
-}
-
-/// A line about a shape of a run.
-pub fn shape_line(run: usize, runs: usize, shape: &Shape, found: &ShapeRun) -> String {
-    let (pp, tg) = (found.pp_tok_s, number(found.tg_tok_s, 0));
-    format!("run {} of {runs}: {shape}: pp {pp:.0}, tg {tg} tok/s", run + 1)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::ShapeRun;
     use super::*;
     use crate::output::sheet::csv;
 
@@ -247,7 +208,7 @@ mod tests {
             TableRow::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
         };
         TableReport {
-            memory: Memory::of(&bandwidth, 1 << 30),
+            memory: MemorySpeed::of(&bandwidth, 1 << 30),
             rows: vec![row(968, 1, run(4_000.0, Some(500.0))), row(256, 16, run(3_000.0, None))],
             same: TableComparison { prompts: 14, ..TableComparison::default() },
             model,
@@ -342,12 +303,5 @@ mod tests {
             (&object["memory"]["threads"], &object["memory"]["bytes_s"]["median"]),
             (&2.into(), &2e9.into())
         );
-    }
-
-    #[test]
-    fn a_shape_of_a_run_is_a_line() {
-        let found = ShapeRun { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..ShapeRun::default() };
-        let line = shape_line(0, 7, &Shape { prompt_tokens: 64, streams: 2 }, &found);
-        assert_eq!(line, "run 1 of 7: 64 tokens x 2: pp 1234, tg 100 tok/s");
     }
 }

@@ -4,7 +4,6 @@ use paceline_client::answer::Answer;
 use serde::Serialize;
 
 use super::bandwidth::Bandwidth;
-use super::load::together;
 use super::model::Model;
 use super::plan::Shape;
 use crate::statistics::Figure;
@@ -35,6 +34,22 @@ impl ShapeRun {
     }
 }
 
+/// Tokens per second while all answers are generated: from the latest first token to the earliest
+/// last token. `None` if an answer ended before another one began.
+fn together(answers: &[Answer]) -> Option<f64> {
+    let ends = |seen: &Answer| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
+    let ends = answers.iter().map(ends).collect::<Option<Vec<_>>>()?;
+    let begin = ends.iter().map(|(first, _)| *first).max()?;
+    let end = ends.iter().map(|(_, last)| *last).min()?;
+    let tokens: usize = answers
+        .iter()
+        .flat_map(|seen| &seen.stamps)
+        .filter(|(_, at)| (begin + 1..=end).contains(at))
+        .map(|(tokens, _)| tokens)
+        .sum();
+    (tokens > 0).then(|| tokens as f64 / ((end - begin) as f64 / 1e9))
+}
+
 /// A shape, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableRow {
@@ -46,7 +61,7 @@ pub struct TableRow {
     /// Generation, tokens per second of all streams together; `None` if they never ran all at once.
     pub tg_tok_s: Option<Figure>,
     /// The bound by memory. Only for one stream, because several share the reading of weights.
-    pub bound: Option<Bound>,
+    pub bound: Option<MemoryBound>,
     /// Runs in which the answers were never generated all at once.
     pub apart: usize,
     /// Answers that waited for admission.
@@ -55,7 +70,7 @@ pub struct TableRow {
 
 /// The bound by memory, and the share of it that was reached.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Bound {
+pub struct MemoryBound {
     /// Bytes that a token reads in the middle of its answer.
     pub token_bytes: f64,
     /// Bandwidth over those bytes: tokens per second.
@@ -71,9 +86,9 @@ impl TableRow {
         runs: &[ShapeRun],
         bandwidth: &[Bandwidth],
         model: &Model,
-        max_tokens: usize,
+        max_tokens: u32,
     ) -> Self {
-        let positions = shape.prompt_tokens as f64 + max_tokens as f64 / 2.0;
+        let positions = shape.prompt_tokens as f64 + f64::from(max_tokens) / 2.0;
         let alone = shape.streams == 1;
         Self {
             shape,
@@ -86,19 +101,21 @@ impl TableRow {
     }
 }
 
-fn bound(runs: &[ShapeRun], bandwidth: &[Bandwidth], token_bytes: f64) -> Option<Bound> {
+fn bound(runs: &[ShapeRun], bandwidth: &[Bandwidth], token_bytes: f64) -> Option<MemoryBound> {
     let pairs = runs
         .iter()
         .zip(bandwidth)
         .filter_map(|(run, found)| Some((run.tg_tok_s?, found.bytes_s / token_bytes)));
     let (shares, bounds): (Vec<f64>, Vec<f64>) =
         pairs.map(|(reached, bound)| (reached / bound, bound)).unzip();
-    Some(Bound { token_bytes, tok_s: Figure::of(bounds)?, share: Figure::of(shares)? })
+    Some(MemoryBound { token_bytes, tok_s: Figure::of(bounds)?, share: Figure::of(shares)? })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::TableBench;
     use super::*;
+    use crate::experiment::Experiment as _;
     use paceline_client::answer::{Timing, Usage};
 
     const MODEL: Model =
@@ -112,6 +129,33 @@ mod tests {
         // The machine became half as fast in the second run.
         let bandwidth = [2_000_000.0, 1_000_000.0].map(|bytes_s| Bandwidth { threads: 2, bytes_s });
         TableRow::of(Shape { prompt_tokens: 84, streams }, runs, &bandwidth, &MODEL, 32)
+    }
+
+    fn stamped(stamps_ms: &[(usize, i64)]) -> Answer {
+        Answer {
+            stamps: stamps_ms.iter().map(|(tokens, ms)| (*tokens, ms * 1_000_000)).collect(),
+            ..Answer::default()
+        }
+    }
+
+    #[test]
+    fn one_answer_counts_from_its_first_token_to_its_last() {
+        let found =
+            together(&[stamped(&[(1, 100), (1, 110), (2, 120), (1, 140)])]).expect("a time");
+        assert!((found - 4.0 / 0.04).abs() < 1e-9, "{found}");
+        assert_eq!(together(&[stamped(&[(4, 100)])]), None);
+        assert_eq!(together(&[stamped(&[])]), None);
+        assert_eq!(together(&[]), None);
+    }
+
+    #[test]
+    fn several_streams_count_only_while_all_of_them_decode() {
+        // The second begins at 120 and the first ends at 140: four tokens of each in 20 ms.
+        let first = stamped(&[(1, 100), (1, 110), (1, 120), (2, 130), (2, 140)]);
+        let second = stamped(&[(1, 120), (2, 130), (2, 140), (1, 150), (1, 160)]);
+        let found = together(&[first.clone(), second]).expect("a time");
+        assert!((found - 8.0 / 0.02).abs() < 1e-9, "{found}");
+        assert_eq!(together(&[first, stamped(&[(1, 150), (1, 160)])]), None);
     }
 
     #[test]
@@ -154,5 +198,13 @@ mod tests {
             found,
             ShapeRun { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 }
         );
+    }
+
+    #[test]
+    fn a_shape_of_a_run_is_a_line() {
+        let found = ShapeRun { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..ShapeRun::default() };
+        let line =
+            format!("{}: {}", Shape { prompt_tokens: 64, streams: 2 }, TableBench::line(&found));
+        assert_eq!(line, "64 tokens x 2: pp 1234, tg 100 tok/s");
     }
 }
