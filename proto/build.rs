@@ -13,6 +13,23 @@ const PUBLIC: [&str; 2] = ["paceline/v1/inference.proto", "paceline/v1/operation
 /// Files of the protocol by which a router of others drives this service.
 const ROUTER: [&str; 2] = ["vllm/common.proto", "vllm/engine.proto"];
 
+/// Messages whose fields are their JSON as they are, in the service's status (`src/convert/service.rs`),
+/// and their attributes. A schema is for `docs/openapi.json`.
+const JSON: [(&str, &str); 6] = [
+    (".paceline.v1.ImageLimits", "#[derive(serde::Serialize)]"),
+    (".paceline.v1.PolicySetting", "#[derive(serde::Serialize)]"),
+    (
+        ".paceline.v1.RefusedDrafter",
+        "#[derive(serde::Serialize, utoipa::ToSchema)]\n#[schema(as = RefusedDrafterReport)]",
+    ),
+    (
+        ".paceline.v1.RequestsStatus",
+        "#[derive(serde::Serialize, utoipa::ToSchema)]\n#[schema(as = RequestsReport)]",
+    ),
+    (".paceline.v1.RoutingBucket", "#[derive(serde::Serialize)]"),
+    (".paceline.v1.StepCost", "#[derive(serde::Serialize)]"),
+];
+
 /// Files of the messages between our own processes.
 const INTERNAL: [&str; 6] = [
     "paceline/internal/v1/generation.proto",
@@ -38,6 +55,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(["."])
         .out_dir(out)
         .service_generator(Box::new(Services::new()));
+    for (message, attributes) in JSON {
+        prost.type_attribute(message, attributes);
+    }
+    // It is the name of the setting, which has the rest of the message.
+    prost.field_attribute(".paceline.v1.PolicySetting.key", "#[serde(skip)]");
     prost.compile_fds(descriptors)?;
     Ok(())
 }

@@ -11,6 +11,12 @@ macro_rules! words {
                 name.strip_prefix($prefix).unwrap_or(name).to_lowercase()
             }
         }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.word())
+            }
+        }
     )*};
 }
 

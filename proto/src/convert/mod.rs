@@ -1,10 +1,11 @@
 //! Conversions between protobuf and `paceline_vocabulary`, for every shell: enums and reports here, a
-//! request and its answer in [`generation`].
+//! request and its answer in [`generation`]. The service's status becomes JSON in [`service`].
 //!
 //! Towards protobuf a conversion cannot fail. From protobuf the value `UNSPECIFIED` has no
 //! counterpart: the conversion returns [`Unspecified`].
 
 mod generation;
+pub mod service;
 
 use paceline_vocabulary as words;
 use paceline_vocabulary::{report, state};
