@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use paceline_checkpoint::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_client::channel::{answered, operations};
-use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
 use paceline_process::chain;
 use paceline_process::config::WITHOUT_DIRECTORY;
-use paceline_proto::v1::{
-    ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
-};
+use paceline_proto::convert::service::ProcessReport;
+use paceline_proto::v1::{StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest};
 
 use crate::args::{DrafterCommand, WaitArgs};
+use crate::status::model;
 
 /// Default wait of the service.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -54,7 +53,7 @@ pub async fn carry_out(command: &DrafterCommand) -> Result<String, Failure> {
         }
     };
     let drafter = answered(order, answer_timeout(wait), &place).await?.drafter.unwrap_or_default();
-    Ok(line("drafter", &drafter))
+    Ok(line("drafter", &drafter.into()))
 }
 
 /// The wait for an answer to an order, for which the service waits itself.
@@ -104,13 +103,10 @@ pub fn timeout_ms(wait: &WaitArgs) -> u32 {
 }
 
 /// A line about a process as it is now.
-pub fn line(name: &str, process: &ProcessStatus) -> String {
-    let model = match (process.model.as_str(), process.weight_bytes) {
-        ("", _) => String::new(),
-        (model, 0) => format!(": {model}"),
-        (model, weight) => format!(": {model} ({})", bytes(weight)),
-    };
-    format!("{name} {}{model}\n", process.state().word())
+pub fn line(name: &str, process: &ProcessReport) -> String {
+    let model = model(process);
+    let model = if model.is_empty() { model } else { format!(": {model}") };
+    format!("{name} {}{model}\n", process.state.word())
 }
 
 #[cfg(test)]
@@ -135,14 +131,14 @@ mod tests {
 
     #[test]
     fn the_end_is_one_line() {
-        let ready = ProcessStatus {
-            state: ProcessState::Ready.into(),
-            model: "/models/d".into(),
+        let ready = ProcessReport {
+            state: ProcessState::Ready,
+            model: Some("/models/d".into()),
             weight_bytes: 3 << 20,
             ..Default::default()
         };
         assert_eq!(line("drafter", &ready), "drafter ready: /models/d (3.0 MiB)\n");
-        let absent = ProcessStatus { state: ProcessState::Absent.into(), ..Default::default() };
+        let absent = ProcessReport { state: ProcessState::Absent, ..Default::default() };
         assert_eq!(line("drafter", &absent), "drafter absent\n");
     }
 }

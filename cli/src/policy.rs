@@ -2,8 +2,9 @@
 
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_client::{Failure, Screen};
-use paceline_proto::v1::{PolicyResponse, PolicySetting, SetPolicyRequest, ShowPolicyRequest};
-use serde_json::{Value, json};
+use paceline_proto::convert::service::PolicyReport;
+use paceline_proto::v1::{PolicySetting, SetPolicyRequest, ShowPolicyRequest};
+use serde_json::json;
 
 use crate::args::{PolicyCommand, ShowArgs};
 
@@ -28,26 +29,16 @@ pub async fn run(command: &PolicyCommand, screen: &mut Screen) -> Result<(), Fai
         }
     };
     let answer = answered(request, ANSWER_TIMEOUT, &place).await?;
-    let text =
-        if *json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
-    screen.text(&text)
+    let policy = PolicyReport::from(answer);
+    screen.text(&if *json { format!("{}\n", json!(policy)) } else { text(&policy) })
 }
 
-/// As JSON, here and in `status`.
-pub fn object(epoch: u64, policy: &[PolicySetting]) -> Value {
-    let setting = |setting: &PolicySetting| {
-        (setting.key.clone(), json!({ "value": setting.value, "source": setting.source }))
-    };
-    let settings: serde_json::Map<String, Value> = policy.iter().map(setting).collect();
-    json!({ "epoch": epoch, "settings": settings })
-}
-
-fn text(answer: &PolicyResponse) -> String {
+fn text(policy: &PolicyReport) -> String {
     let line = |setting: &PolicySetting| {
         format!("{:24} {:12} {}\n", setting.key, setting.value, setting.source)
     };
-    let lines: String = answer.policy.iter().map(line).collect();
-    format!("{lines}policy epoch {}\n", answer.epoch)
+    let lines: String = policy.settings.iter().map(line).collect();
+    format!("{lines}policy epoch {}\n", policy.epoch)
 }
 
 #[cfg(test)]
@@ -61,18 +52,18 @@ mod tests {
             value: value.into(),
             source: source.into(),
         };
-        let policy = vec![
+        let settings = vec![
             setting("routing.force", "plain", "operator"),
             setting("routing.max_concurrent", "auto", "configuration"),
         ];
-        let answer = PolicyResponse { epoch: 3, policy };
+        let policy = PolicyReport { epoch: 3, settings };
         let expected = "\
 routing.force            plain        operator
 routing.max_concurrent   auto         configuration
 policy epoch 3
 ";
-        assert_eq!(text(&answer), expected);
-        let object = object(answer.epoch, &answer.policy);
+        assert_eq!(text(&policy), expected);
+        let object = json!(policy);
         assert_eq!(
             (&object["epoch"], &object["settings"]["routing.force"]["source"]),
             (&json!(3), &json!("operator"))

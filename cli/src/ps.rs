@@ -3,9 +3,9 @@
 use paceline_client::args::ConfigArg;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::convert::service::ServiceStatus;
 
-use crate::status::{aligned, ask, processes, uptime};
+use crate::status::{aligned, ask, uptime};
 
 /// Runs the command.
 ///
@@ -17,21 +17,21 @@ pub async fn run(args: &ConfigArg, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 /// A line for each process that runs.
-fn table(status: &StatusResponse) -> String {
-    let memory = status.memory.unwrap_or_default();
+fn table(status: &ServiceStatus) -> String {
     let head = ["MODEL", "PROCESS", "PID", "STATE", "MEMORY", "UP"].map(str::to_owned);
     let mut rows = vec![head];
-    for (name, process) in processes(status).into_iter().filter(|(_, process)| process.pid != 0) {
+    for (name, process) in status.processes() {
+        let Some(pid) = process.pid else { continue };
         let held = match name {
-            "target" => memory.target_bytes,
-            "drafter" => memory.drafter_bytes,
+            "target" => status.memory.target_bytes,
+            "drafter" => status.memory.drafter_bytes,
             _ => 0,
         };
         rows.push([
-            if process.model.is_empty() { "-".to_owned() } else { process.model.clone() },
+            process.model.clone().unwrap_or_else(|| "-".to_owned()),
             name.to_owned(),
-            process.pid.to_string(),
-            process.state().word(),
+            pid.to_string(),
+            process.state.word(),
             if held == 0 { "-".to_owned() } else { bytes(held) },
             uptime(process.uptime_s),
         ]);
@@ -41,7 +41,7 @@ fn table(status: &StatusResponse) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::v1::{MemoryStatus, ProcessState, ProcessStatus};
+    use paceline_proto::v1::{MemoryStatus, ProcessState, ProcessStatus, StatusResponse};
 
     use super::*;
 
@@ -59,7 +59,7 @@ mod tests {
             ..StatusResponse::default()
         };
         assert_eq!(
-            table(&status),
+            table(&status.into()),
             "MODEL  PROCESS  PID  STATE  MEMORY   UP\n\
              -      gateway  7    ready  -        0 s\n\
              /m     target   8    ready  3.0 MiB  0 s\n"

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use paceline_client::channel::{answered, operations};
 use paceline_client::{Failure, Screen};
-use paceline_proto::v1::{self, ProcessState, ProcessStatus, RestartRequest};
+use paceline_proto::convert::service::ProcessReport;
+use paceline_proto::v1::{self, ProcessState, RestartRequest};
 use paceline_system::Clock;
 
 use crate::args::{Process, RestartArgs};
@@ -48,7 +49,7 @@ pub async fn carry_out(args: &RestartArgs) -> Result<String, Failure> {
     let answer = answered(client.restart(request), answer_timeout(&args.wait), &place).await?;
     let restarted = match args.process {
         Process::Supervisor => successor(config, answer.term, &clock, limit(&args.wait)).await?,
-        _ => answer.process.unwrap_or_default(),
+        _ => answer.process.unwrap_or_default().into(),
     };
     Ok(line(name, &restarted))
 }
@@ -59,29 +60,24 @@ async fn successor(
     term: u64,
     clock: &Clock,
     limit: Duration,
-) -> Result<ProcessStatus, Failure> {
+) -> Result<ProcessReport, Failure> {
     let mut last = "none answers".to_owned();
     loop {
         // The socket is removed and made again, so each try connects anew.
         if let Ok(status) = status::ask(config).await
             && status.term > term
         {
-            let target = status.target.unwrap_or_default();
-            match target.state() {
-                ProcessState::Ready => return Ok(status.supervisor.unwrap_or_default()),
+            match status.target.state {
+                ProcessState::Ready => return Ok(status.supervisor),
                 ProcessState::Failed => {
-                    let message = format!(
-                        "the next supervisor is there, its target is failed: {}",
-                        target.reason
-                    );
+                    let reason = status.target.reason.unwrap_or_default();
+                    let message =
+                        format!("the next supervisor is there, its target is failed: {reason}");
                     return Err(Failure::said_no(message));
                 }
-                _ => {
-                    last = format!(
-                        "one of term {} is there, its target is {}",
-                        status.term,
-                        target.state().word()
-                    )
+                state => {
+                    let (term, state) = (status.term, state.word());
+                    last = format!("one of term {term} is there, its target is {state}");
                 }
             }
         }

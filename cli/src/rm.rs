@@ -12,10 +12,10 @@ use paceline_checkpoint::{CheckpointKind, KnownModel, ListedCheckpoint, ModelPla
 use paceline_client::failure::UNREACHABLE;
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::convert::service::ServiceStatus;
 
 use crate::args::RmArgs;
-use crate::status::{ask, processes};
+use crate::status::ask;
 
 /// Runs the command.
 ///
@@ -82,11 +82,12 @@ impl RemovedModel {
     }
 
     /// Fails if a process of the service has its weights from here.
-    fn check_unserved(&self, status: &StatusResponse) -> Result<(), Failure> {
+    fn check_unserved(&self, status: &ServiceStatus) -> Result<(), Failure> {
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let dir = real(&self.dir);
-        let serves = |path: &str| !path.is_empty() && real(Path::new(path)).starts_with(&dir);
-        match processes(status).iter().find(|(_, process)| serves(&process.model)) {
+        let serves = |model: &String| real(Path::new(model)).starts_with(&dir);
+        let mut processes = status.processes().into_iter();
+        match processes.find(|(_, process)| process.model.as_ref().is_some_and(serves)) {
             Some((process, _)) => Err(Failure::refused_here(format!(
                 "{} is served by the running service as its {process}; stop it (`paceline stop`) or swap to another model first",
                 self.name
@@ -122,7 +123,7 @@ impl RemovedModel {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use paceline_proto::v1::ProcessStatus;
+    use paceline_proto::convert::service::ProcessReport;
     use tempfile::TempDir;
 
     use super::*;
@@ -169,13 +170,13 @@ mod tests {
         let found = RemovedModel::find("org/a", &places).expect("listed");
         let serving = |place: &str| {
             let model = places.own.as_ref().expect("set").join(place).display().to_string();
-            let drafter = Some(ProcessStatus { model, ..ProcessStatus::default() });
-            StatusResponse { drafter, ..StatusResponse::default() }
+            let drafter = ProcessReport { model: Some(model), ..ProcessReport::default() };
+            ServiceStatus { drafter, ..ServiceStatus::default() }
         };
         let refused = found.check_unserved(&serving("org--a/current")).expect_err("served");
         assert!(refused.message.contains("as its drafter"), "{refused:?}");
         found.check_unserved(&serving("org--b/c1")).expect("another model");
-        found.check_unserved(&StatusResponse::default()).expect("nothing is served");
+        found.check_unserved(&ServiceStatus::default()).expect("nothing is served");
         assert!(found.lock().expect("free").is_none(), "never pulled");
         let file = File::create(found.dir.join(".lock")).expect("made");
         let pull = Flock::lock(file, FlockArg::LockExclusive).expect("locked");

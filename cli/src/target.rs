@@ -32,5 +32,5 @@ pub async fn run(command: &TargetCommand, screen: &mut Screen) -> Result<(), Fai
         timeout_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
     };
     let answer = answered(client.swap_target(request), wait + GRACE, &place).await?;
-    screen.text(&line("target", &answer.target.unwrap_or_default()))
+    screen.text(&line("target", &answer.target.unwrap_or_default().into()))
 }

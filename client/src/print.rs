@@ -1,7 +1,5 @@
 //! Figures for people: tables, and bytes.
 
-use paceline_proto::v1::ProcessStatus;
-
 /// A table whose first column is aligned left and whose numbers are aligned right.
 pub struct Table(Vec<Vec<String>>);
 
@@ -39,16 +37,12 @@ pub fn interval(ends: Option<(f64, f64)>, digits: usize) -> String {
     ends.map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"))
 }
 
-/// How much of the weights is loaded.
-pub fn share(process: &ProcessStatus) -> String {
-    match process.weight_bytes {
-        0 => bytes(process.loaded_bytes),
-        all => format!(
-            "{} of {} ({} %)",
-            bytes(process.loaded_bytes),
-            bytes(all),
-            process.loaded_bytes * 100 / all
-        ),
+/// How much of the weights is loaded. Their size is 0 if it is not known.
+pub fn share(loaded_bytes: u64, weight_bytes: u64) -> String {
+    let loaded = bytes(loaded_bytes);
+    match weight_bytes {
+        0 => loaded,
+        all => format!("{loaded} of {} ({} %)", bytes(all), loaded_bytes * 100 / all),
     }
 }
 

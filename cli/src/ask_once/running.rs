@@ -4,24 +4,22 @@ use std::path::Path;
 
 use paceline_client::Failure;
 use paceline_client::args::ServiceArgs;
-use paceline_client::channel::{ANSWER_TIMEOUT, Service, answered, operations};
+use paceline_client::channel::Service;
 use paceline_client::own_service::settings::directory;
-use paceline_proto::v1::{StatusRequest, StatusResponse};
+use paceline_proto::convert::service::ServiceStatus;
 
 use super::same;
 use crate::args::RunArgs;
 use crate::serve::progress::ready;
+use crate::status::ask;
 
 /// The service that runs in the configuration's runtime directory and serves this model now.
 ///
 /// # Errors
 /// The API key of the environment, or the service's certificates, cannot be used.
 pub(super) async fn serving(args: &RunArgs) -> Result<Option<Service>, Failure> {
-    let file = args.config.config.as_deref();
     // Without a service, or with one that does not answer, a private one is started.
-    let Ok((mut client, place)) = operations(file) else { return Ok(None) };
-    let status = answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await;
-    let Ok(status) = status else { return Ok(None) };
+    let Ok(status) = ask(args.config.config.as_deref()).await else { return Ok(None) };
     // A model that is not on this machine is served by none.
     let Ok(model) = directory("the model", &args.model) else { return Ok(None) };
     if !serves(&status, Path::new(&model)) {
@@ -32,14 +30,14 @@ pub(super) async fn serving(args: &RunArgs) -> Result<Option<Service>, Failure> 
 }
 
 /// Whether a request for the model in this directory would be served now.
-fn serves(status: &StatusResponse, model: &Path) -> bool {
-    let served = status.target.as_ref().map(|target| target.model.as_str()).unwrap_or_default();
-    ready(status) && !served.is_empty() && same(Path::new(served), model)
+fn serves(status: &ServiceStatus, model: &Path) -> bool {
+    let served = status.target.model.as_ref();
+    ready(status) && served.is_some_and(|served| same(Path::new(served), model))
 }
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::v1::{ProcessState, ProcessStatus};
+    use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 
     use super::*;
 
@@ -53,10 +51,12 @@ mod tests {
             let model = model.display().to_string();
             Some(ProcessStatus { state: state.into(), model, ..ProcessStatus::default() })
         };
-        let status = |state, served: &Path| StatusResponse {
-            gateway: process(ProcessState::Ready, Path::new("")),
-            target: process(state, served),
-            ..StatusResponse::default()
+        let status = |state, served: &Path| {
+            ServiceStatus::from(StatusResponse {
+                gateway: process(ProcessState::Ready, Path::new("")),
+                target: process(state, served),
+                ..StatusResponse::default()
+            })
         };
         assert!(serves(&status(ProcessState::Ready, &model), &link), "the same directory");
         assert!(!serves(&status(ProcessState::Ready, dir.path()), &model));

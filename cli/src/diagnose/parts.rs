@@ -9,7 +9,9 @@ use paceline_client::Failure;
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_process::config::AUTO_COSTS;
 use paceline_process::{Loaded, RuntimeDir, chain};
-use paceline_proto::v1::{Setting, ShowSettingsRequest, StatusResponse};
+use paceline_proto::convert::service::ServiceStatus;
+use paceline_proto::v1::{Setting, ShowSettingsRequest};
+use serde_json::json;
 
 use super::{logs, machine};
 use crate::{events, status};
@@ -114,15 +116,11 @@ fn settings_part(loaded: &Loaded, settings: &[Setting]) -> Part {
     Part::new("settings.txt", "settings with their sources, without contents of key files", text)
 }
 
-fn status_parts(service: &Result<StatusResponse, Failure>) -> Vec<Part> {
+fn status_parts(service: &Result<ServiceStatus, Failure>) -> Vec<Part> {
     match service {
         Ok(status) => vec![
             Part::new("status.txt", "processes, requests, memory", status::table(status)),
-            Part::new(
-                "status.json",
-                "the same for programs",
-                format!("{:#}\n", status::object(status)),
-            ),
+            Part::new("status.json", "the same for programs", format!("{:#}\n", json!(status))),
         ],
         Err(failure) => {
             let text = format!("no service answered: {failure}\n");

@@ -15,7 +15,7 @@ use std::path::Path;
 use paceline_client::{Failure, Screen};
 use paceline_process::config::Source;
 use paceline_process::{Loaded, RuntimeDir, chain};
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::convert::service::ServiceStatus;
 use serde::Serialize;
 use serde_json::json;
 
@@ -114,7 +114,7 @@ async fn all(config: Option<&Path>) -> Vec<Check> {
 
 /// The status of the service that runs. Without an answer: the problem of one that runs and is
 /// silent; `None` if none runs.
-async fn running(config: Option<&Path>, loaded: &Loaded) -> Result<StatusResponse, Option<Check>> {
+async fn running(config: Option<&Path>, loaded: &Loaded) -> Result<ServiceStatus, Option<Check>> {
     let failure = match status::ask(config).await {
         Ok(status) => return Ok(status),
         Err(failure) => failure.message,

@@ -6,7 +6,7 @@ use std::path::Path;
 use paceline_client::print::bytes;
 use paceline_process::config::DrafterChoice;
 use paceline_process::{Loaded, chain};
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::convert::service::ServiceStatus;
 use paceline_system::platform;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -17,9 +17,8 @@ use crate::inspect::{described, verdict};
 use crate::status::refusal;
 
 /// Checks the model of the running service, else the configured one.
-pub(super) async fn check(loaded: &Loaded, status: Option<&StatusResponse>) -> Vec<Check> {
-    let served = status.and_then(|status| status.target.as_ref()).map(|target| &target.model);
-    let served = served.filter(|model| !model.is_empty());
+pub(super) async fn check(loaded: &Loaded, status: Option<&ServiceStatus>) -> Vec<Check> {
+    let served = status.and_then(|status| status.target.model.as_ref());
     let dir = match served {
         Some(model) => model.into(),
         None => match loaded.config.model_dir() {
@@ -46,8 +45,8 @@ pub(super) async fn check(loaded: &Loaded, status: Option<&StatusResponse>) -> V
     }
     let weights = object["model"]["memory_bytes"].as_u64();
     // A service that runs has its budget already, and less is free beside it.
-    let budget = match status.and_then(|status| status.kv) {
-        Some(kv) => Some(kv.budget_bytes),
+    let budget = match status {
+        Some(status) => Some(status.kv.budget_bytes),
         None => object["kv"]["budget_bytes"].as_u64(),
     };
     found.push(memory(weights, budget));

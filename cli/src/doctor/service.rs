@@ -12,7 +12,8 @@ use paceline_client::compare::first_difference;
 use paceline_client::program::beside;
 use paceline_client::{Failure, message};
 use paceline_process::RuntimeDir;
-use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
+use paceline_proto::v1::ProcessState;
 use paceline_system::clock::unix_seconds;
 use paceline_system::platform::process_age;
 use tokio::time::timeout;
@@ -21,7 +22,7 @@ use super::Check;
 use crate::args::{HowArgs, Route};
 use crate::generate::{Ask, chat};
 use crate::serve::progress::ready;
-use crate::status::{processes, uptime};
+use crate::status::uptime;
 
 /// Longest wait for the answers of both lanes.
 const LANES_LIMIT: Duration = Duration::from_secs(15);
@@ -31,9 +32,9 @@ const TOKENS: u32 = 16;
 const QUESTION: &str = "Count from one to twenty.";
 
 /// Checks each process, and then the lanes.
-pub(super) async fn check(config: Option<&Path>, status: &StatusResponse) -> Vec<Check> {
-    let known = processes(status).into_iter();
-    let mut found: Vec<Check> = known.map(|(name, status)| process(name, &status)).collect();
+pub(super) async fn check(config: Option<&Path>, status: &ServiceStatus) -> Vec<Check> {
+    let mut found: Vec<Check> =
+        status.processes().into_iter().map(|(name, status)| process(name, status)).collect();
     found.push(match ready(status) {
         true => lanes(config).await,
         false => Check::warning(
@@ -66,15 +67,15 @@ fn running(name: &'static str, program: &str, pid: u32, up: &str, restart: &str)
     }
 }
 
-fn process(name: &'static str, process: &ProcessStatus) -> Check {
-    let state = process.state();
+fn process(name: &'static str, process: &ProcessReport) -> Check {
+    let state = process.state;
     let restart = format!("`paceline restart {name}`");
-    let reason = if process.reason.is_empty() { "" } else { ": " };
-    let fact = format!("{}{reason}{}", state.word(), process.reason);
+    let reason = process.reason.as_ref().map(|reason| format!(": {reason}"));
+    let fact = format!("{}{}", state.word(), reason.unwrap_or_default());
     match state {
         ProcessState::Ready => {
             let (program, up) = (format!("paceline-{name}"), uptime(process.uptime_s));
-            running(name, &program, process.pid, &up, &restart)
+            running(name, &program, process.pid.unwrap_or_default(), &up, &restart)
         }
         ProcessState::Absent | ProcessState::Stopped => Check::ok(name, fact),
         // A drafter costs speed, and nothing else (I3).
@@ -170,8 +171,8 @@ mod tests {
     #[test]
     fn a_failed_target_is_a_problem_and_a_failed_drafter_a_warning() {
         let of = |name, state: ProcessState, reason: &str| {
-            let reason = reason.to_owned();
-            process(name, &ProcessStatus { state: state.into(), reason, ..Default::default() })
+            let reason = (!reason.is_empty()).then(|| reason.to_owned());
+            process(name, &ProcessReport { state, reason, ..Default::default() })
         };
         let failed = of("target", ProcessState::Failed, "no room");
         assert_eq!((failed.state, failed.fact.as_str()), (State::Problem, "failed: no room"));

@@ -139,7 +139,7 @@ impl<'a> Tester<'a> {
             kinds,
             all,
             exact_lanes: after.model.as_ref().is_some_and(|model| model.exact_lanes),
-            products: after.model.as_ref().map(products_words),
+            products: after.model.clone().map(|model| products_words(&model.into())),
             late_drafts: late(after).saturating_sub(late(before)),
             undrafted,
             step_costs: after

@@ -1,7 +1,8 @@
 //! Lines of `serve` about the drafter once the service is ready: the drafter that is used, and each
 //! one of `drafter.model` that was refused. Given snapshots, returns lines.
 
-use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
+use paceline_proto::v1::ProcessState;
 
 use super::progress;
 use crate::status::{model, refusal};
@@ -15,13 +16,11 @@ pub struct DrafterLines {
 impl DrafterLines {
     /// The lines, from the first snapshot on in which the service is ready and the choice of the
     /// drafter has ended.
-    pub fn update(&mut self, status: &StatusResponse) -> Vec<String> {
+    pub fn update(&mut self, status: &ServiceStatus) -> Vec<String> {
         if self.shown || !progress::ready(status) {
             return vec![];
         }
-        let drafter = status.drafter.clone().unwrap_or_default();
-        let link = status.link.as_ref().map_or("", |link| &link.state);
-        let Some(used) = used(&drafter, link) else { return vec![] };
+        let Some(used) = used(&status.drafter, &status.link.state) else { return vec![] };
         self.shown = true;
         let refused = status.refused_drafters.iter().map(refusal);
         std::iter::once(format!("drafter: {used}")).chain(refused).collect()
@@ -29,13 +28,14 @@ impl DrafterLines {
 }
 
 /// The drafter that is used, or why none is; `None` while that is open.
-fn used(drafter: &ProcessStatus, link: &str) -> Option<String> {
+fn used(drafter: &ProcessReport, link: &str) -> Option<String> {
     let linked = matches!(link, "up" | "suspect");
-    match drafter.state() {
+    match drafter.state {
         ProcessState::Ready | ProcessState::Suspect if linked => Some(model(drafter)),
         ProcessState::Absent => Some("none".to_owned()),
         ProcessState::Stopped | ProcessState::Failed => {
-            let why = drafter.reason.lines().next().unwrap_or_default();
+            let reason = drafter.reason.as_deref().unwrap_or_default();
+            let why = reason.lines().next().unwrap_or_default();
             Some(if why.is_empty() { "none".to_owned() } else { format!("none: {why}") })
         }
         ProcessState::Unspecified
@@ -50,11 +50,11 @@ fn used(drafter: &ProcessStatus, link: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::v1::{LinkStatus, RefusedDrafter};
+    use paceline_proto::v1::{LinkStatus, ProcessStatus, RefusedDrafter, StatusResponse};
 
     use super::*;
 
-    fn snapshot(state: ProcessState, model: &str, link: &str, reason: &str) -> StatusResponse {
+    fn snapshot(state: ProcessState, model: &str, link: &str, reason: &str) -> ServiceStatus {
         let ready =
             || Some(ProcessStatus { state: ProcessState::Ready.into(), ..Default::default() });
         let drafter = ProcessStatus {
@@ -63,13 +63,14 @@ mod tests {
             reason: reason.into(),
             ..Default::default()
         };
-        StatusResponse {
+        let status = StatusResponse {
             gateway: ready(),
             target: ready(),
             drafter: Some(drafter),
             link: Some(LinkStatus { state: link.into(), ..Default::default() }),
             ..Default::default()
-        }
+        };
+        status.into()
     }
 
     fn refused(model: &str, reason: &str) -> RefusedDrafter {
@@ -86,7 +87,7 @@ mod tests {
         }
         let mut up = snapshot(Ready, "lookup", "up", "");
         up.refused_drafters = vec![refused("/a", "other sizes"), refused("/b", "no files")];
-        up.gateway = None;
+        up.gateway = ProcessReport::default();
         assert!(lines.update(&up).is_empty(), "the service is not ready");
         up.gateway = up.target.clone();
         let expected = [
@@ -101,11 +102,11 @@ mod tests {
     #[test]
     fn no_drafter_is_shown_as_none_with_the_reason() {
         use ProcessState::{Absent, Failed, Stopped};
-        let first = |status: &StatusResponse| DrafterLines::default().update(status);
+        let first = |status: &ServiceStatus| DrafterLines::default().update(status);
         assert_eq!(first(&snapshot(Absent, "", "absent", "")), ["drafter: none"]);
         let manual = snapshot(Stopped, "/d", "absent", "an operator starts it (drafter.start)");
         assert_eq!(first(&manual), ["drafter: none: an operator starts it (drafter.start)"]);
-        let failed = StatusResponse {
+        let failed = ServiceStatus {
             refused_drafters: vec![refused("/d", "no files")],
             ..snapshot(Failed, "/d", "absent", "no files; next try in 60 s\nlast words")
         };

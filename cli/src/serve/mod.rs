@@ -29,8 +29,9 @@ use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::notify::{SUCCESSOR_FAILED, SUCCESSOR_READY};
 use paceline_process::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use paceline_process::{Config, ConfigError, Loaded, RuntimeDir, Signals, chain, socket, task};
+use paceline_proto::convert::service::ServiceStatus;
+use paceline_proto::v1::StatusRequest;
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{StatusRequest, StatusResponse};
 use paceline_system::{Clock, Exit, platform};
 use tokio::sync::mpsc;
 
@@ -39,11 +40,12 @@ use self::core::{Action, Bounds, ChildEnd, Event, Notice, Service};
 use self::drafter_lines::DrafterLines;
 use self::listeners::{FrontListeners, TurnedAway};
 use self::member::{BOTH, Member};
-use self::progress::{Progress, Show, indented};
+use self::progress::{Progress, Show};
 use self::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 use crate::args::ServeArgs;
 use crate::fetch::fetch_missing;
 use crate::flags::{BadFlags, Flags};
+use crate::status::indented;
 
 /// Interval between two requests for the status once the service is ready: a laptop's cores may sleep in between.
 const READY_STATUS_POLL: Duration = Duration::from_secs(1);
@@ -461,7 +463,7 @@ impl Shell<'_> {
         if words.is_empty() { words } else { format!("\n    {}", indented(&words)) }
     }
 
-    fn show(&mut self, snapshot: &StatusResponse) {
+    fn show(&mut self, snapshot: &ServiceStatus) {
         let first = !self.progress.has_served();
         match self.progress.update(snapshot, self.clock.now()) {
             Some(Show::Line(line)) => {
@@ -510,7 +512,7 @@ async fn news(member: Member, child: &mut Option<Child>) -> Event {
 }
 
 /// Sends the service's status again and again. While no supervisor answers it is asked again.
-fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
+fn watch(dir: &RuntimeDir) -> mpsc::Receiver<ServiceStatus> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
     let (tx, rx) = mpsc::channel(1);
     task::spawn("watch", async move {
@@ -519,7 +521,7 @@ fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
                 tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
             let mut pause = STATUS_POLL;
             if let Ok(Ok(response)) = asked {
-                let snapshot = response.into_inner();
+                let snapshot = ServiceStatus::from(response.into_inner());
                 if progress::ready(&snapshot) {
                     pause = READY_STATUS_POLL;
                 }

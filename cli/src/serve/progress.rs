@@ -5,8 +5,11 @@ use std::path::Path;
 
 use paceline_checkpoint::name_of;
 use paceline_client::print::{bytes, share};
-use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
+use paceline_proto::v1::ProcessState;
 use paceline_vocabulary::Millis;
+
+use crate::status::indented;
 
 /// Share of the weights that is read before the rest's time is estimated.
 const LEAST_PERCENT: u64 = 3;
@@ -40,10 +43,8 @@ pub struct Progress {
 }
 
 /// Whether a request would be served now.
-pub fn ready(status: &StatusResponse) -> bool {
-    [&status.gateway, &status.target].iter().all(|process| {
-        process.as_ref().is_some_and(|process| process.state() == ProcessState::Ready)
-    })
+pub fn ready(status: &ServiceStatus) -> bool {
+    [&status.gateway, &status.target].iter().all(|process| process.state == ProcessState::Ready)
 }
 
 impl Progress {
@@ -58,18 +59,20 @@ impl Progress {
     }
 
     /// Name of the model in this directory.
-    fn name(&mut self, dir: &str) -> String {
-        if dir.is_empty() || self.dir.get_or_insert_with(|| dir.to_owned()) == dir {
-            return self.model.clone();
+    fn name(&mut self, dir: Option<&String>) -> String {
+        match dir {
+            Some(dir) if self.dir.get_or_insert_with(|| dir.clone()) != dir => {
+                name_of(Path::new(dir)).unwrap_or_else(|| dir.clone())
+            }
+            _ => self.model.clone(),
         }
-        name_of(Path::new(dir)).unwrap_or_else(|| dir.to_owned())
     }
 
     /// Text for what changed since the last snapshot, if anything did. `now`: of any clock that goes on.
-    pub fn update(&mut self, status: &StatusResponse, now: Millis) -> Option<Show> {
-        let target = status.target.clone().unwrap_or_default();
-        let state = (target.state(), target.epoch);
-        let model = self.name(&target.model);
+    pub fn update(&mut self, status: &ServiceStatus, now: Millis) -> Option<Show> {
+        let target = &status.target;
+        let state = (target.state, target.epoch);
+        let model = self.name(target.model.as_ref());
         if self.served && state.0 != ProcessState::Ready {
             self.lost.get_or_insert(now);
         }
@@ -81,8 +84,9 @@ impl Progress {
                     (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
                 let begun =
                     if fresh { self.loading.insert(now) } else { self.loading.get_or_insert(now) };
-                let left = time_left(&target, now.since(*begun));
-                let text = format!("loading {model}: {}{left}", share(&target));
+                let left = time_left(target, now.since(*begun));
+                let share = share(target.loaded_bytes, target.weight_bytes);
+                let text = format!("loading {model}: {share}{left}");
                 let stays = self.sparse && (fresh || quarter > self.quarter);
                 self.quarter = self.quarter.max(quarter);
                 (stays || !self.sparse).then_some(if stays {
@@ -113,7 +117,7 @@ impl Progress {
                 if self.seen.replace(state) == Some(state) {
                     return None;
                 }
-                Some(Show::Line(trouble(&target)))
+                Some(Show::Line(trouble(target)))
             }
             ProcessState::Unspecified
             | ProcessState::Absent
@@ -124,18 +128,19 @@ impl Progress {
 }
 
 /// What is wrong with the target. The lines of its log help only if it does not come back.
-fn trouble(target: &ProcessStatus) -> String {
-    let reason = match target.state() {
-        ProcessState::Failed => indented(&target.reason),
-        _ => target.reason.lines().next().unwrap_or_default().to_owned(),
+fn trouble(target: &ProcessReport) -> String {
+    let reason = target.reason.as_deref().unwrap_or_default();
+    let reason = match target.state {
+        ProcessState::Failed => indented(reason),
+        _ => reason.lines().next().unwrap_or_default().to_owned(),
     };
     let why = if reason.is_empty() { reason } else { format!(": {reason}") };
-    format!("target {}{why}", target.state().word().replace('_', " "))
+    format!("target {}{why}", target.state.word().replace('_', " "))
 }
 
 /// The requests that a next target continues, as a clause.
-fn going_on(status: &StatusResponse) -> String {
-    match status.requests.map_or(0, |requests| requests.active) {
+fn going_on(status: &ServiceStatus) -> String {
+    match status.requests.active {
         0 => String::new(),
         1 => "; 1 request goes on".to_owned(),
         count => format!("; {count} requests go on"),
@@ -144,7 +149,7 @@ fn going_on(status: &StatusResponse) -> String {
 
 /// The expected time to the end of a load, as a clause. None before some percent are read: the first bytes come from
 /// a cold disk, or from the page cache.
-fn time_left(target: &ProcessStatus, spent_ms: u64) -> String {
+fn time_left(target: &ProcessReport, spent_ms: u64) -> String {
     let (done, all) = (target.loaded_bytes, target.weight_bytes);
     if done.saturating_mul(100) < all.saturating_mul(LEAST_PERCENT) || done >= all || spent_ms == 0
     {
@@ -158,17 +163,12 @@ fn time_left(target: &ProcessStatus, spent_ms: u64) -> String {
     }
 }
 
-/// Further lines moved in, so that they are seen to belong to the first.
-pub fn indented(text: &str) -> String {
-    text.trim_end().replace('\n', "\n    ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::RequestsStatus;
+    use paceline_proto::v1::{ProcessStatus, RequestsStatus, StatusResponse};
 
-    fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> StatusResponse {
+    fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> ServiceStatus {
         let gateway =
             ProcessStatus { state: ProcessState::Ready.into(), ..ProcessStatus::default() };
         let reason = if state == ProcessState::BackingOff {
@@ -186,7 +186,7 @@ mod tests {
         };
         let requests = Some(RequestsStatus { active: 2, ..RequestsStatus::default() });
         let (gateway, target) = (Some(gateway), Some(target));
-        StatusResponse { gateway, target, requests, ..StatusResponse::default() }
+        StatusResponse { gateway, target, requests, ..StatusResponse::default() }.into()
     }
 
     fn lines(sparse: bool) -> Vec<String> {
@@ -231,9 +231,7 @@ mod tests {
         let mut progress = Progress::new("m".into(), "a:1".into(), true);
         let mut shown = |model: &str, epoch| {
             let mut status = snapshot(ProcessState::Ready, epoch, 1000);
-            if let Some(target) = &mut status.target {
-                target.model = model.to_owned();
-            }
+            status.target.model = Some(model.to_owned());
             progress.update(&status, Millis(0))
         };
         let line = |text: &str| Some(Show::Line(text.to_owned()));

@@ -117,7 +117,9 @@ fn read(object: &[u8]) -> Option<ServiceReport> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::convert::service::ServiceStatus;
     use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+    use serde_json::json;
 
     use super::*;
 
@@ -131,7 +133,7 @@ mod tests {
         let gateway = ProcessStatus { state: ProcessState::Ready.into(), ..Default::default() };
         let status =
             StatusResponse { gateway: Some(gateway), target: Some(target), ..Default::default() };
-        let object = crate::status::object(&status).to_string();
+        let object = json!(ServiceStatus::from(status)).to_string();
         let report = read(object.as_bytes()).expect("an object");
         let expected = ProcessReport { state: "failed".into(), reason: "no memory".into() };
         assert_eq!((report.gateway.state.as_str(), report.target), ("ready", expected));

@@ -10,11 +10,11 @@ use paceline_client::print::{bytes, share};
 use paceline_client::{Failure, Screen, program};
 use paceline_process::config::Config;
 use paceline_process::{Loaded, RuntimeDir};
-use paceline_proto::v1::{
-    ImageLimits, KvReduction, KvStatus, LinkStatus, ModelStatus, ProcessStatus, RefusedDrafter,
-    StatusRequest, StatusResponse,
+use paceline_proto::convert::service::{
+    LinkReport, ProcessReport, RefusedDrafter, ServedModel, ServiceStatus,
 };
-use serde_json::{Value, json};
+use paceline_proto::v1::{ImageLimits, KvReduction, ProcessState, StatusRequest};
+use serde_json::json;
 
 use crate::args::ShowArgs;
 
@@ -26,13 +26,12 @@ pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
     let config = args.config.config.as_deref();
     let status = program::show_object(ask(config).await, args.json, screen)?;
     if args.json {
-        return screen.text(&format!("{}\n", object(&status)));
+        return screen.text(&format!("{}\n", json!(status)));
     }
     let Loaded { config, .. } = Loaded::find(config)?;
     let logs = format!("logs in {}\n", RuntimeDir::locate(&config)?.path().display());
-    let target = status.target.as_ref().filter(|target| !target.model.is_empty());
-    let penalties = target.map(|target| penalties::line(Path::new(&target.model)));
-    let penalties = penalties.unwrap_or_default();
+    let model = status.target.model.as_ref();
+    let penalties = model.map(|model| penalties::line(Path::new(model))).unwrap_or_default();
     let drafts = long_drafts(&config, &status);
     screen.text(&format!("{}{drafts}{penalties}{logs}", table(&status)))
 }
@@ -41,78 +40,10 @@ pub async fn run(args: &ShowArgs, screen: &mut Screen) -> Result<(), Failure> {
 ///
 /// # Errors
 /// None answers, or the configuration cannot be used.
-pub async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
+pub async fn ask(config: Option<&Path>) -> Result<ServiceStatus, Failure> {
     let (mut client, place) = operations(config)?;
-    answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
-}
-
-/// JSON object of the status for `--json`. An absent value is null, so that no program takes "" for
-/// a directory or 0 for a process.
-pub fn object(status: &StatusResponse) -> Value {
-    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let process = |process: &Option<ProcessStatus>| {
-        let process = process.clone().unwrap_or_default();
-        json!({
-            "state": process.state().word(),
-            "pid": (process.pid != 0).then_some(process.pid),
-            "epoch": process.epoch,
-            "restarts": process.restarts,
-            "uptime_s": process.uptime_s,
-            "model": some(&process.model),
-            "weights_loaded_at": some(&process.weights_loaded_at),
-            "weight_bytes": process.weight_bytes,
-            "loaded_bytes": process.loaded_bytes,
-            "reason": some(&process.reason),
-        })
-    };
-    let kv = status.kv.unwrap_or_default();
-    let requests = status.requests.unwrap_or_default();
-    let link = status.link.clone().unwrap_or_default();
-    let speculation = link.speculation.unwrap_or_default();
-    json!({
-        "gateway": process(&status.gateway),
-        "supervisor": process(&status.supervisor),
-        "target": process(&status.target),
-        "drafter": process(&status.drafter),
-        "kv": {
-            "budget_bytes": kv.budget_bytes, "held_bytes": kv.held_bytes,
-            "prefix_bytes": kv.prefix_bytes, "pressure": kv.pressure,
-            "reduced_reason": reduced(&kv).map(KvReduction::word),
-        },
-        "requests": {
-            "active": requests.active, "queued": requests.queued, "speculative": requests.speculative,
-            "unstarted": requests.unstarted, "most_active": requests.most_active,
-            "queued_tokens": requests.queued_tokens, "unstarted_tokens": requests.unstarted_tokens,
-        },
-        "link": {
-            "state": link_word(&link), "reason": some(&link.reason), "generation": link.generation,
-            "cycles": speculation.cycles, "drafted": speculation.drafted, "accepted": speculation.accepted,
-            "late": link.late, "bytes": link.bytes,
-        },
-        "routing": routing::object(&status.routing.clone().unwrap_or_default()),
-        "memory": routing::memory_object(&status.memory.unwrap_or_default()),
-        "model": status.model.as_ref().map(|model| json!({
-            "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
-            "position_bytes": model.position_bytes, "exact_lanes": model.exact_lanes,
-            "logit_unit": model.logit_unit, "products": model.products().word(),
-            "instructions": some(&model.instructions), "vision": model.vision,
-            "image_limits": model.image_limits.map(limits_object),
-            "unread_tool_calls": model.unread_tool_calls,
-        })),
-        "refused_drafters": status.refused_drafters.iter().map(|refused| json!({
-            "model": refused.model, "reason": refused.reason,
-        })).collect::<Vec<_>>(),
-        "term": status.term,
-    })
-}
-
-/// JSON object of the limits of images.
-fn limits_object(limits: ImageLimits) -> Value {
-    let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
-    json!({
-        "max_images": max_images, "max_pixels": max_pixels,
-        "read_pixels": read_pixels, "max_tokens": max_tokens,
-    })
+    let answer = answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await?;
+    Ok(answer.into())
 }
 
 /// The limits of images in words.
@@ -126,51 +57,37 @@ fn limits_words(limits: &ImageLimits) -> String {
 /// The line of a refused drafter.
 pub fn refusal(refused: &RefusedDrafter) -> String {
     let RefusedDrafter { model, reason } = refused;
-    format!("drafter {model} was refused: {}", reason.trim_end().replace('\n', "\n    "))
-}
-
-/// The processes with their names. Those that are not known are empty.
-pub fn processes(status: &StatusResponse) -> [(&'static str, ProcessStatus); 4] {
-    [
-        ("gateway", &status.gateway),
-        ("supervisor", &status.supervisor),
-        ("target", &status.target),
-        ("drafter", &status.drafter),
-    ]
-    .map(|(name, process)| (name, process.clone().unwrap_or_default()))
+    format!("drafter {model} was refused: {}", indented(reason))
 }
 
 /// The table for people.
-pub fn table(status: &StatusResponse) -> String {
+pub fn table(status: &ServiceStatus) -> String {
     let head = ["PROCESS", "STATE", "PID", "RESTARTS", "UP", "MODEL"].map(str::to_owned);
     let mut rows = vec![head];
     let mut reasons = String::new();
-    for (name, process) in processes(status) {
-        let state = process.state().word();
-        let alive = process.pid != 0;
+    for (name, process) in status.processes() {
+        let alive = |text: String| if process.pid.is_some() { text } else { "-".into() };
         rows.push([
             name.to_owned(),
-            if state == "loading" { format!("loading {}", share(&process)) } else { state },
-            if alive { process.pid.to_string() } else { "-".into() },
+            match process.state {
+                ProcessState::Loading => {
+                    format!("loading {}", share(process.loaded_bytes, process.weight_bytes))
+                }
+                state => state.word(),
+            },
+            alive(process.pid.unwrap_or_default().to_string()),
             process.restarts.to_string(),
-            if alive { uptime(process.uptime_s) } else { "-".into() },
-            model(&process),
+            alive(uptime(process.uptime_s)),
+            model(process),
         ]);
-        if !process.reason.is_empty() {
-            reasons.push_str(&format!(
-                "{name}: {}\n",
-                process.reason.trim_end().replace('\n', "\n    ")
-            ));
+        if let Some(reason) = &process.reason {
+            reasons.push_str(&format!("{name}: {}\n", indented(reason)));
         }
     }
-    // The reason of the present drafter stands above.
-    let present = status.drafter.as_ref().map_or("", |drafter| &drafter.model);
-    for refused in status.refused_drafters.iter().filter(|refused| refused.model != present) {
+    for refused in other_refusals(status) {
         reasons.push_str(&format!("{}\n", refusal(refused)));
     }
-    let kv = status.kv.unwrap_or_default();
-    let requests = status.requests.unwrap_or_default();
-    let link = status.link.clone().unwrap_or_default();
+    let ServiceStatus { kv, requests, link, .. } = status;
     let figures = format!(
         "requests: {} active, {} queued; KV: {} of {} held ({:.0} %), {} for prefixes; link: {}{}\n",
         requests.active,
@@ -179,30 +96,35 @@ pub fn table(status: &StatusResponse) -> String {
         bytes(kv.budget_bytes),
         kv.pressure * 100.0,
         bytes(kv.prefix_bytes),
-        link_word(&link),
-        speculated(&link),
+        link.state,
+        speculated(link),
     );
-    if let Some(KvReduction::RebootWhileBusy) = reduced(&kv) {
+    if let Some(KvReduction::RebootWhileBusy) = kv.reduction {
         reasons.push_str(REDUCED);
     }
-    if !link.reason.is_empty() && link.state != "up" {
-        reasons.push_str(&format!("link: {}\n", link.reason));
+    if let Some(reason) = &link.reason
+        && link.state != "up"
+    {
+        reasons.push_str(&format!("link: {reason}\n"));
     }
-    let routing = routing::text(
-        &status.routing.clone().unwrap_or_default(),
-        &status.memory.unwrap_or_default(),
-    );
+    let routing = routing::text(&status.routing, &status.memory);
     [aligned(&rows), figures, of_model(status), routing, reasons].concat()
 }
 
+/// The refused drafters but for the present one, whose reason is that of its process.
+pub fn other_refusals(status: &ServiceStatus) -> impl Iterator<Item = &RefusedDrafter> {
+    let present = status.drafter.model.as_ref();
+    status.refused_drafters.iter().filter(move |refused| Some(&refused.model) != present)
+}
+
 /// Lines about the model.
-fn of_model(status: &StatusResponse) -> String {
+fn of_model(status: &ServiceStatus) -> String {
     let products = status.model.as_ref().map(products);
     images(status) + tool_calls(status) + lanes(status) + &products.unwrap_or_default()
 }
 
 /// A line about images, once the model is known.
-fn images(status: &StatusResponse) -> String {
+fn images(status: &ServiceStatus) -> String {
     let Some(model) = &status.model else { return String::new() };
     match (&model.image_limits, model.vision) {
         (_, false) => "images: none, the model is served as text alone\n".to_owned(),
@@ -212,7 +134,7 @@ fn images(status: &StatusResponse) -> String {
 }
 
 /// A line for a model whose tool calls are not read.
-fn tool_calls(status: &StatusResponse) -> &'static str {
+fn tool_calls(status: &ServiceStatus) -> &'static str {
     match &status.model {
         Some(model) if model.unread_tool_calls => {
             "tool calls: not read, because the format of this model is not known; a call arrives as text\n"
@@ -222,7 +144,7 @@ fn tool_calls(status: &StatusResponse) -> &'static str {
 }
 
 /// A line where lanes are exact.
-fn lanes(status: &StatusResponse) -> &'static str {
+fn lanes(status: &ServiceStatus) -> &'static str {
     match &status.model {
         Some(model) if model.exact_lanes => {
             "lanes: exact; a row alone is computed by the kernels of blocks\n"
@@ -232,57 +154,41 @@ fn lanes(status: &StatusResponse) -> &'static str {
 }
 
 /// A line about products by quantized weights.
-fn products(model: &ModelStatus) -> String {
+fn products(model: &ServedModel) -> String {
     format!("products: {}\n", products_words(model))
 }
 
 /// The kind of products by quantized weights and the instruction set of their kernels, in words.
-pub fn products_words(model: &ModelStatus) -> String {
-    let kind = model.products().word();
-    match model.instructions.as_str() {
-        "" => kind,
-        instructions => format!("{kind}, kernels for {instructions}"),
+pub fn products_words(model: &ServedModel) -> String {
+    let kind = model.products.word();
+    match &model.instructions {
+        None => kind,
+        Some(instructions) => format!("{kind}, kernels for {instructions}"),
     }
 }
 
 /// Line of a KV budget that is reduced.
 const REDUCED: &str = "kv: 80 % of the budget is used, because the machine went down while the target was busy; after an ordinary stop the next start uses all of it\n";
 
-/// Why the KV budget is reduced; `None`: it is not.
-fn reduced(kv: &KvStatus) -> Option<KvReduction> {
-    Some(kv.reduction()).filter(|reduction| *reduction != KvReduction::Unspecified)
-}
-
 /// A line if the policy lets the drafter draft for longer contexts than it was trained with.
-fn long_drafts(config: &Config, status: &StatusResponse) -> String {
-    let policy = status.routing.as_ref().map(|routing| routing.policy.as_slice());
-    let mut settings = policy.unwrap_or_default().iter();
+fn long_drafts(config: &Config, status: &ServiceStatus) -> String {
+    let mut settings = status.routing.policy.settings.iter();
     let setting = settings.find(|setting| setting.key == "routing.max_context");
     let max_context = setting.and_then(|setting| setting.value.parse().ok());
     let warning = max_context.and_then(|tokens| config.longer_than_trained(tokens));
     warning.map(|warning| format!("warning: {warning}\n")).unwrap_or_default()
 }
 
-fn link_word(link: &LinkStatus) -> &str {
-    if link.state.is_empty() { "absent" } else { &link.state }
-}
-
-/// Text about speculation, empty without a cycle. A cycle gives its accepted tokens and one that is
-/// the target's own.
-fn speculated(link: &LinkStatus) -> String {
-    let totals = link.speculation.unwrap_or_default();
-    if totals.cycles == 0 {
-        return String::new();
-    }
-    let (cycles, accepted) = (totals.cycles as f64, totals.accepted as f64);
+/// Text about speculation, empty without a cycle.
+fn speculated(link: &LinkReport) -> String {
+    let Some(tokens) = link.speculation().tokens_per_cycle() else { return String::new() };
     let late = if link.late == 0 { String::new() } else { format!(", {} late", link.late) };
     format!(
-        " ({:.2} tokens per cycle over {} cycles, {} of {} drafted accepted{late}, {})",
-        accepted / cycles + 1.0,
-        totals.cycles,
-        totals.accepted,
-        totals.drafted,
-        bytes(link.bytes),
+        " ({tokens:.2} tokens per cycle over {} cycles, {} of {} drafted accepted{late}, {})",
+        link.cycles,
+        link.accepted,
+        link.drafted,
+        bytes(link.bytes.unwrap_or_default()),
     )
 }
 
@@ -303,12 +209,17 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 /// The process's model for people, with the size of its weights.
-pub fn model(process: &ProcessStatus) -> String {
-    match (process.model.is_empty(), process.weight_bytes) {
-        (true, _) => String::new(),
-        (false, 0) => process.model.clone(),
-        (false, weight) => format!("{} ({})", process.model, bytes(weight)),
+pub fn model(process: &ProcessReport) -> String {
+    match (&process.model, process.weight_bytes) {
+        (None, _) => String::new(),
+        (Some(model), 0) => model.clone(),
+        (Some(model), weight) => format!("{model} ({})", bytes(weight)),
     }
+}
+
+/// Further lines of a text moved in, so that they are seen to belong to the first.
+pub fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
 }
 
 /// A duration for people.
@@ -326,9 +237,14 @@ pub fn uptime(seconds: f64) -> String {
 mod tests {
     use super::*;
     use paceline_process::config::DrafterModels;
-    use paceline_proto::v1::{PolicySetting, ProcessState, Products, RoutingStatus};
+    use paceline_proto::convert::service::{PolicyReport, RoutingReport};
+    use paceline_proto::v1::{
+        KvStatus, LinkStatus, ModelStatus, PolicySetting, ProcessStatus, Products, Speculation,
+        StatusResponse,
+    };
+    use serde_json::Value;
 
-    fn snapshot() -> StatusResponse {
+    fn snapshot() -> ServiceStatus {
         let target = ProcessStatus {
             state: ProcessState::BackingOff.into(),
             epoch: 3,
@@ -347,18 +263,19 @@ mod tests {
         };
         let drafter =
             ProcessStatus { state: ProcessState::Absent.into(), ..ProcessStatus::default() };
-        StatusResponse {
+        let status = StatusResponse {
             gateway: Some(gateway),
             target: Some(target),
             drafter: Some(drafter),
             term: 4,
             ..StatusResponse::default()
-        }
+        };
+        status.into()
     }
 
     #[test]
     fn the_object_has_the_contracts_keys() {
-        let object = object(&snapshot());
+        let object = json!(snapshot());
         let keys = |value: &Value| {
             value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ")
         };
@@ -412,16 +329,16 @@ mod tests {
         };
         let limits = ImageLimits { max_images: 8, max_pixels: 40, read_pixels: 20, max_tokens: 5 };
         let seeing = ModelStatus { vision: true, image_limits: Some(limits), ..model.clone() };
-        let seeing = StatusResponse { model: Some(seeing), ..snapshot() };
+        let seeing = ServiceStatus { model: Some(seeing.into()), ..snapshot() };
         let line = "images: at most 8 a request of 40 pixels each, read as at most 20 pixels or 5 tokens\n";
         assert!(table(&seeing).contains(line), "{}", table(&seeing));
-        assert_eq!(super::object(&seeing)["model"]["image_limits"]["read_pixels"], 20);
+        assert_eq!(json!(seeing)["model"]["image_limits"]["read_pixels"], 20);
         assert!(!table(&seeing).contains("tool calls"), "{}", table(&seeing));
         let unread = ModelStatus { unread_tool_calls: true, ..model.clone() };
-        let unread = StatusResponse { model: Some(unread), ..snapshot() };
+        let unread = ServiceStatus { model: Some(unread.into()), ..snapshot() };
         assert!(table(&unread).contains("tool calls: not read, "), "{}", table(&unread));
-        assert_eq!(super::object(&unread)["model"]["unread_tool_calls"], true);
-        let exact = StatusResponse { model: Some(model), ..snapshot() };
+        assert_eq!(json!(unread)["model"]["unread_tool_calls"], true);
+        let exact = ServiceStatus { model: Some(model.into()), ..snapshot() };
         assert!(table(&exact).contains("lanes: exact; "), "{}", table(&exact));
         assert!(!table(&snapshot()).contains("lanes: "));
         assert!(table(&exact).contains("images: none"), "{}", table(&exact));
@@ -430,7 +347,7 @@ mod tests {
             "{}",
             table(&exact)
         );
-        let known = super::object(&exact);
+        let known = json!(exact);
         assert_eq!(known["model"]["products"], "integer");
         assert_eq!(known["model"]["instructions"], "AVX2");
         assert_eq!(
@@ -442,16 +359,15 @@ mod tests {
     #[test]
     fn a_reduced_kv_budget_is_shown_with_its_reason() {
         let kv = KvStatus { reduction: KvReduction::RebootWhileBusy.into(), ..Default::default() };
-        let status = StatusResponse { kv: Some(kv), ..snapshot() };
-        assert_eq!(object(&status)["kv"]["reduced_reason"], "reboot_while_busy");
+        let status = ServiceStatus { kv: kv.into(), ..snapshot() };
+        assert_eq!(json!(status)["kv"]["reduced_reason"], "reboot_while_busy");
         assert!(table(&status).ends_with(REDUCED), "{}", table(&status));
         assert!(!table(&snapshot()).contains("80 %"));
     }
 
     #[test]
     fn speculation_totals_are_shown_once_there_are_some() {
-        let speculation =
-            Some(paceline_proto::v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
+        let speculation = Some(Speculation { cycles: 10, drafted: 150, accepted: 42 });
         let link = LinkStatus {
             state: "up".into(),
             generation: 7,
@@ -460,10 +376,10 @@ mod tests {
             bytes: 2_048,
             ..Default::default()
         };
-        let status = StatusResponse { link: Some(link), ..snapshot() };
+        let status = ServiceStatus { link: link.into(), ..snapshot() };
         let line = "link: up (5.20 tokens per cycle over 10 cycles, 42 of 150 drafted accepted, 2 late, 2.0 KiB)\n";
         assert!(table(&status).contains(line), "{}", table(&status));
-        let object = object(&status);
+        let object = json!(status);
         assert_eq!(
             (&object["link"]["cycles"], &object["link"]["accepted"]),
             (&json!(10), &json!(42))
@@ -473,7 +389,7 @@ mod tests {
             reason: "other tokenizer".into(),
             ..Default::default()
         };
-        let text = table(&StatusResponse { link: Some(refused), ..snapshot() });
+        let text = table(&ServiceStatus { link: refused.into(), ..snapshot() });
         assert!(
             text.contains("link: refused\n") && text.contains("link: other tokenizer\n"),
             "{text}"
@@ -493,8 +409,9 @@ mod tests {
                 value: value.into(),
                 source: "operator".into(),
             };
-            let routing = RoutingStatus { policy: vec![setting], ..Default::default() };
-            long_drafts(&config, &StatusResponse { routing: Some(routing), ..snapshot() })
+            let policy = PolicyReport { epoch: 0, settings: vec![setting] };
+            let routing = RoutingReport { policy, ..Default::default() };
+            long_drafts(&config, &ServiceStatus { routing, ..snapshot() })
         };
         assert_eq!((warned("auto"), warned("4096")), (String::new(), String::new()));
         let line = warned("8000");
@@ -514,8 +431,8 @@ mod tests {
             reason: "no files".into(),
             ..ProcessStatus::default()
         };
-        let status = StatusResponse {
-            drafter: Some(drafter),
+        let status = ServiceStatus {
+            drafter: drafter.into(),
             refused_drafters: vec![refused("/d/a", "other sizes"), refused("/d/b", "no files")],
             ..snapshot()
         };
@@ -525,7 +442,7 @@ mod tests {
             {"model": "/d/a", "reason": "other sizes"},
             {"model": "/d/b", "reason": "no files"},
         ]);
-        assert_eq!(object(&status)["refused_drafters"], expected);
+        assert_eq!(json!(status)["refused_drafters"], expected);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use paceline_system::Clock;
 use tokio::sync::mpsc;
 
 use crate::args::{FrameSize, TopArgs};
+use crate::status;
 use gateway::GatewayFigures;
 use state::{Action, Input, State};
 use supervisor::ConfigFile;
@@ -74,7 +75,7 @@ async fn once(
 ) -> Result<(), Failure> {
     let clock = Clock::start();
     let mut state = State::default();
-    let status = supervisor::status(config).await?;
+    let status = status::ask(config.as_deref()).await?;
     state.on(Input::Status(Ok(Box::new(status))), clock.now());
     for event in supervisor::past_events(config).await? {
         state.on(Input::Changed(Box::new(event)), clock.now());

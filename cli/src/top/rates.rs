@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use paceline_proto::v1::{ProcessStatus, RouteCount, Speculation, StatusResponse};
+use paceline_proto::convert::service::{ProcessReport, ServedRoute, ServiceStatus};
+use paceline_proto::v1::Speculation;
 use paceline_vocabulary::Millis;
 
 /// Time that the snapshots cover.
@@ -17,7 +18,7 @@ const MOST_SAMPLES: usize = 120;
 struct Sample {
     at: Millis,
     speculation: Speculation,
-    routes: Vec<RouteCount>,
+    routes: Vec<ServedRoute>,
 }
 
 /// The lives that the totals belong to.
@@ -32,14 +33,12 @@ struct Lives {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Life {
     epoch: u64,
-    pid: u32,
+    pid: Option<u32>,
 }
 
 impl Life {
-    fn of(process: &Option<ProcessStatus>) -> Self {
-        process
-            .as_ref()
-            .map_or_else(Self::default, |process| Self { epoch: process.epoch, pid: process.pid })
+    fn of(process: &ProcessReport) -> Self {
+        Self { epoch: process.epoch, pid: process.pid }
     }
 }
 
@@ -52,17 +51,16 @@ pub struct Rates {
 
 impl Rates {
     /// Takes a snapshot.
-    pub fn take(&mut self, status: &StatusResponse, now: Millis) {
+    pub fn take(&mut self, status: &ServiceStatus, now: Millis) {
         let lives =
             Lives { supervisor: Life::of(&status.supervisor), target: Life::of(&status.target) };
         if lives != self.lives {
             self.samples.clear();
             self.lives = lives;
         }
-        let link = status.link.as_ref();
-        let speculation = link.and_then(|link| link.speculation).unwrap_or_default();
-        let routes = status.routing.as_ref().map(|routing| routing.routes.clone());
-        self.samples.push_back(Sample { at: now, speculation, routes: routes.unwrap_or_default() });
+        let speculation = status.link.speculation();
+        let routes = status.routing.routes.clone();
+        self.samples.push_back(Sample { at: now, speculation, routes });
         while self.samples.len() > MOST_SAMPLES
             || self.samples.front().is_some_and(|first| now.since(first.at) > WINDOW_MS)
         {
@@ -79,7 +77,7 @@ impl Rates {
     }
 
     /// Requests of this lane and reason that ended within the window.
-    pub fn ended(&self, route: &RouteCount) -> u64 {
+    pub fn ended(&self, route: &ServedRoute) -> u64 {
         let total = |sample: &Sample| {
             let mut routes = sample.routes.iter();
             let found =
@@ -119,12 +117,6 @@ pub fn share(speculation: &Speculation) -> Option<f64> {
     (drafted > 0).then(|| accepted as f64 / drafted as f64)
 }
 
-/// Tokens of a cycle: the accepted ones, and one of the target's own. `None`: there was no cycle.
-pub fn tokens_per_cycle(speculation: &Speculation) -> Option<f64> {
-    let Speculation { cycles, accepted, .. } = *speculation;
-    (cycles > 0).then(|| accepted as f64 / cycles as f64 + 1.0)
-}
-
 fn difference(first: &Speculation, last: &Speculation) -> Speculation {
     Speculation {
         cycles: last.cycles.saturating_sub(first.cycles),
@@ -136,25 +128,32 @@ fn difference(first: &Speculation, last: &Speculation) -> Speculation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::{Lane, LinkStatus, RouteReason, RoutingStatus};
+    use paceline_proto::v1::{
+        Lane, LinkStatus, ProcessStatus, RouteCount, RouteReason, RoutingStatus, StatusResponse,
+    };
 
     fn route(requests: u64) -> RouteCount {
         let (lane, reason) = (Lane::Plain.into(), RouteReason::Forced.into());
         RouteCount { lane, reason, requests }
     }
 
+    fn ended(rates: &Rates) -> u64 {
+        rates.ended(&route(0).into())
+    }
+
     /// A snapshot of the target's life `epoch` after `cycles` cycles of four drafted tokens,
     /// three of them accepted, and as many requests.
-    fn after(epoch: u64, cycles: u64) -> StatusResponse {
+    fn after(epoch: u64, cycles: u64) -> ServiceStatus {
         let speculation = Speculation { cycles, drafted: 4 * cycles, accepted: 3 * cycles };
         let link = LinkStatus { speculation: Some(speculation), ..Default::default() };
         let routing = RoutingStatus { routes: vec![route(cycles)], ..Default::default() };
-        StatusResponse {
+        let status = StatusResponse {
             target: Some(ProcessStatus { epoch, ..Default::default() }),
             link: Some(link),
             routing: Some(routing),
             ..Default::default()
-        }
+        };
+        status.into()
     }
 
     #[test]
@@ -166,8 +165,8 @@ mod tests {
         }
         let last = rates.speculation(10_000).expect("two snapshots");
         assert_eq!(last, Speculation { cycles: 100, drafted: 400, accepted: 300 });
-        assert_eq!((share(&last), tokens_per_cycle(&last)), (Some(0.75), Some(4.0)));
-        assert_eq!(rates.ended(&route(0)), 600);
+        assert_eq!((share(&last), last.tokens_per_cycle()), (Some(0.75), Some(4.0)));
+        assert_eq!(ended(&rates), 600);
         assert_eq!(rates.acceptance(), vec![Some(0.75); 60]);
         assert_eq!(rates.drafted_tokens_per_s(), vec![40.0; 60]);
     }
@@ -177,7 +176,7 @@ mod tests {
         let mut rates = Rates::default();
         rates.take(&after(1, 500), Millis(0));
         rates.take(&after(2, 7), Millis(1_000));
-        assert_eq!((rates.speculation(10_000), rates.ended(&route(0))), (None, 0));
+        assert_eq!((rates.speculation(10_000), ended(&rates)), (None, 0));
         rates.take(&after(2, 7), Millis(2_000));
         assert_eq!(rates.acceptance(), [None]);
         assert_eq!(rates.speculation(10_000).as_ref().and_then(share), None);

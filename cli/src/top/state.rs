@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use paceline_proto::v1::{Event, StatusResponse};
+use paceline_proto::convert::service::ServiceStatus;
+use paceline_proto::v1::Event;
 use paceline_vocabulary::Millis;
 
 use super::dialog::{Dialog, Outcome};
@@ -21,7 +22,7 @@ const MOST_ORDERS: usize = 4;
 #[derive(Debug)]
 pub enum Input {
     /// The supervisor's snapshot, or why there is none.
-    Status(Result<Box<StatusResponse>, String>),
+    Status(Result<Box<ServiceStatus>, String>),
     /// The events begin anew: the past ones follow, then each new one.
     EventsBegin,
     /// A change of state.
@@ -76,7 +77,7 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Snapshot {
     /// The snapshot.
-    pub status: Box<StatusResponse>,
+    pub status: Box<ServiceStatus>,
     /// When it came.
     pub at: Millis,
 }
@@ -216,7 +217,7 @@ mod tests {
     }
 
     fn status(term: u64) -> Input {
-        Input::Status(Ok(Box::new(StatusResponse { term, ..Default::default() })))
+        Input::Status(Ok(Box::new(ServiceStatus { term, ..Default::default() })))
     }
 
     #[test]

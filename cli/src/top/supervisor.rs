@@ -7,7 +7,7 @@ use paceline_client::Failure;
 use paceline_client::args::ConfigArg;
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
 use paceline_process::task;
-use paceline_proto::v1::{Event, EventsRequest, StatusRequest, StatusResponse};
+use paceline_proto::v1::{Event, EventsRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -15,7 +15,7 @@ use super::gateway::GatewayFigures;
 use super::order::Order;
 use super::state::Input;
 use crate::args::{DrafterChange, DrafterCommand, DrainArgs, RestartArgs, WaitArgs};
-use crate::{drafter, drain, events, restart};
+use crate::{drafter, drain, events, restart, status};
 
 /// Time between two snapshots.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,19 +29,10 @@ const PAST_EVENTS: u32 = 1_000;
 /// The configuration file of the service, as the flag names it.
 pub type ConfigFile = Option<PathBuf>;
 
-/// One snapshot.
-///
-/// # Errors
-/// No supervisor answers, or the configuration cannot be used.
-pub async fn status(config: &ConfigFile) -> Result<StatusResponse, Failure> {
-    let (mut client, place) = operations(config.as_deref())?;
-    answered(client.status(StatusRequest {}), ANSWER_TIMEOUT, &place).await
-}
-
 /// The past events, oldest first.
 ///
 /// # Errors
-/// As [`status`], or the stream breaks.
+/// No supervisor answers, the configuration cannot be used, or the stream breaks.
 pub async fn past_events(config: &ConfigFile) -> Result<Vec<Event>, Failure> {
     events::past(config.as_deref(), PAST_EVENTS).await
 }
@@ -61,7 +52,8 @@ pub fn follow(
 
 async fn send_snapshots(config: ConfigFile, to: mpsc::Sender<Input>) {
     loop {
-        let status = status(&config).await.map(Box::new).map_err(|failure| failure.to_string());
+        let status = status::ask(config.as_deref()).await;
+        let status = status.map(Box::new).map_err(|failure| failure.to_string());
         if to.send(Input::Status(status)).await.is_err() {
             return;
         }

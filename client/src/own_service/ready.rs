@@ -84,7 +84,9 @@ fn because(reason: &str) -> String {
 
 fn coming(name: &str, process: &ProcessStatus) -> String {
     match process.state() {
-        ProcessState::Loading => format!("loading {name}: {}", share(process)),
+        ProcessState::Loading => {
+            format!("loading {name}: {}", share(process.loaded_bytes, process.weight_bytes))
+        }
         _ => format!("starting {name}"),
     }
 }

@@ -2,15 +2,15 @@
 //! outside are harmless here.
 
 use paceline_client::print::{bytes, share as loaded_share};
-use paceline_proto::v1::{
-    Event, KvStatus, LinkStatus, MemoryStatus, ProcessState, ProcessStatus, RouteCount,
-    Speculation, StatusResponse,
+use paceline_proto::convert::service::{
+    KvReport, LinkReport, MemoryReport, ProcessReport, ServedRoute, ServiceStatus,
 };
+use paceline_proto::v1::{Event, ProcessState, Speculation};
 use paceline_vocabulary::Millis;
 
 use super::dialog::Dialog;
 use super::harmless::harmless;
-use super::rates::{Rates, share, tokens_per_cycle};
+use super::rates::{Rates, share};
 use super::state::{Snapshot, State};
 use super::throughput::Throughput;
 use crate::{events, status};
@@ -212,16 +212,13 @@ fn event_row(event: &Event) -> EventRow {
 
 fn figures(snapshot: &Snapshot, state: &State) -> Figures {
     let status = &*snapshot.status;
-    let link = status.link.clone().unwrap_or_default();
     let (throughput_title, throughput) = throughput(state);
     Figures {
-        processes: status::processes(status)
-            .map(|(name, process)| process_row(name, &process))
-            .into(),
-        reasons: reasons(status, &link),
+        processes: status.processes().map(|(name, process)| process_row(name, process)).into(),
+        reasons: reasons(status),
         requests: requests(status),
         lanes: lanes(status, &state.rates),
-        speculation: speculation(&link, state.rates.speculation(PRESENT_MS)),
+        speculation: speculation(&status.link, state.rates.speculation(PRESENT_MS)),
         acceptance: state.rates.acceptance(),
         gauges: gauges(status),
         throughput_title,
@@ -229,21 +226,21 @@ fn figures(snapshot: &Snapshot, state: &State) -> Figures {
     }
 }
 
-fn process_row(name: &'static str, process: &ProcessStatus) -> ProcessRow {
-    let state = process.state();
-    let word = match (state, process.weight_bytes) {
-        (ProcessState::Loading, 0) => format!("loading {}", loaded_share(process)),
+fn process_row(name: &'static str, process: &ProcessReport) -> ProcessRow {
+    let ProcessReport { state, loaded_bytes, weight_bytes, .. } = *process;
+    let word = match (state, weight_bytes) {
+        (ProcessState::Loading, 0) => format!("loading {}", loaded_share(loaded_bytes, 0)),
         (ProcessState::Loading, all) => {
-            format!("loading {} %", u128::from(process.loaded_bytes) * 100 / u128::from(all))
+            format!("loading {} %", u128::from(loaded_bytes) * 100 / u128::from(all))
         }
         _ => state.word(),
     };
-    let alive = |text: String| if process.pid == 0 { "-".into() } else { text };
+    let alive = |text: String| if process.pid.is_some() { text } else { "-".into() };
     ProcessRow {
         name,
         state: word,
         tone: tone(state),
-        pid: alive(process.pid.to_string()),
+        pid: alive(process.pid.unwrap_or_default().to_string()),
         epoch: process.epoch.to_string(),
         restarts: process.restarts.to_string(),
         uptime: alive(status::uptime(process.uptime_s)),
@@ -260,30 +257,30 @@ fn tone(state: ProcessState) -> Tone {
     }
 }
 
-fn reasons(status: &StatusResponse, link: &LinkStatus) -> Vec<String> {
+fn reasons(status: &ServiceStatus) -> Vec<String> {
     let mut reasons = Vec::new();
-    for (name, process) in status::processes(status) {
-        if !process.reason.is_empty() {
+    for (name, process) in status.processes() {
+        if let Some(reason) = &process.reason {
             // Of a process that comes back the lines of its log help nobody.
-            let reason = match process.state() {
-                ProcessState::Failed => process.reason.as_str(),
-                _ => process.reason.lines().next().unwrap_or_default(),
+            let reason = match process.state {
+                ProcessState::Failed => reason.as_str(),
+                _ => reason.lines().next().unwrap_or_default(),
             };
             reasons.push(harmless(&format!("{name}: {reason}")));
         }
     }
-    // The reason of the present drafter stands above.
-    let present = status.drafter.as_ref().map_or("", |drafter| &drafter.model);
-    let others = status.refused_drafters.iter().filter(|refused| refused.model != present);
+    let others = status::other_refusals(status);
     reasons.extend(others.map(|refused| harmless(&status::refusal(refused))));
-    if !link.reason.is_empty() && link.state != "up" {
-        reasons.push(harmless(&format!("link: {}", link.reason)));
+    if let Some(reason) = &status.link.reason
+        && status.link.state != "up"
+    {
+        reasons.push(harmless(&format!("link: {reason}")));
     }
     reasons
 }
 
-fn requests(status: &StatusResponse) -> String {
-    let requests = status.requests.unwrap_or_default();
+fn requests(status: &ServiceStatus) -> String {
+    let requests = &status.requests;
     let plain = requests.active.saturating_sub(requests.speculative);
     format!(
         "{} run ({} may draft, {plain} plain), {} wait",
@@ -291,26 +288,24 @@ fn requests(status: &StatusResponse) -> String {
     )
 }
 
-fn lanes(status: &StatusResponse, rates: &Rates) -> Vec<LaneRow> {
-    let routes = status.routing.as_ref().map(|routing| routing.routes.as_slice());
-    let row = |route: &RouteCount| LaneRow {
+fn lanes(status: &ServiceStatus, rates: &Rates) -> Vec<LaneRow> {
+    let row = |route: &ServedRoute| LaneRow {
         ended: route.requests,
         last_minute: rates.ended(route),
-        lane: route.lane().word(),
-        reason: route.reason().word(),
+        lane: route.lane.word(),
+        reason: route.reason.word(),
     };
-    let mut rows: Vec<_> = routes.unwrap_or_default().iter().map(row).collect();
+    let mut rows: Vec<_> = status.routing.routes.iter().map(row).collect();
     rows.sort_by(|a, b| {
         b.ended.cmp(&a.ended).then_with(|| (&a.lane, &a.reason).cmp(&(&b.lane, &b.reason)))
     });
     rows
 }
 
-fn speculation(link: &LinkStatus, present: Option<Speculation>) -> Vec<String> {
-    let word = if link.state.is_empty() { "absent" } else { &link.state };
-    let mut lines = vec![harmless(&format!("link {word}"))];
-    let all = link.speculation.unwrap_or_default();
-    let (Some(accepted), Some(tokens)) = (share(&all), tokens_per_cycle(&all)) else {
+fn speculation(link: &LinkReport, present: Option<Speculation>) -> Vec<String> {
+    let mut lines = vec![harmless(&format!("link {}", link.state))];
+    let all = link.speculation();
+    let (Some(accepted), Some(tokens)) = (share(&all), all.tokens_per_cycle()) else {
         lines.push("nothing was drafted yet".into());
         return lines;
     };
@@ -325,29 +320,29 @@ fn speculation(link: &LinkStatus, present: Option<Speculation>) -> Vec<String> {
     ));
     lines.push(format!(
         "{tokens:.2} tokens a cycle{}",
-        recent(tokens_per_cycle(&present).map(|tokens| format!("{tokens:.2}")))
+        recent(present.tokens_per_cycle().map(|tokens| format!("{tokens:.2}")))
     ));
-    lines.push(format!("{} late, {} over the link", link.late, bytes(link.bytes)));
+    let carried = bytes(link.bytes.unwrap_or_default());
+    lines.push(format!("{} late, {carried} over the link", link.late));
     lines
 }
 
-fn gauges(status: &StatusResponse) -> Vec<Gauge> {
-    let mut gauges = vec![kv_gauge(&status.kv.unwrap_or_default(), high_pressure(status))];
-    let memory = status.memory.unwrap_or_default();
-    if memory.budget_bytes > 0 {
-        gauges.push(memory_gauge(&memory));
+fn gauges(status: &ServiceStatus) -> Vec<Gauge> {
+    let mut gauges = vec![kv_gauge(&status.kv, high_pressure(status))];
+    if status.memory.budget_bytes > 0 {
+        gauges.push(memory_gauge(&status.memory));
     }
     gauges
 }
 
 /// The share of the KV budget above which requests decode plainly.
-fn high_pressure(status: &StatusResponse) -> f64 {
-    let mut policy = status.routing.iter().flat_map(|routing| &routing.policy);
+fn high_pressure(status: &ServiceStatus) -> f64 {
+    let mut policy = status.routing.policy.settings.iter();
     let setting = policy.find(|setting| setting.key == "routing.kv_pressure");
     setting.and_then(|setting| setting.value.parse().ok()).unwrap_or(KV_PRESSURE)
 }
 
-fn kv_gauge(kv: &KvStatus, high: f64) -> Gauge {
+fn kv_gauge(kv: &KvReport, high: f64) -> Gauge {
     let held = part(kv.held_bytes, kv.budget_bytes);
     Gauge {
         name: "KV",
@@ -360,12 +355,12 @@ fn kv_gauge(kv: &KvStatus, high: f64) -> Gauge {
             bytes(kv.budget_bytes),
             bytes(kv.held_bytes),
             bytes(kv.prefix_bytes),
-            if kv.reduction == 0 { "" } else { "; the budget is reduced" },
+            if kv.reduction.is_some() { "; the budget is reduced" } else { "" },
         ),
     }
 }
 
-fn memory_gauge(memory: &MemoryStatus) -> Gauge {
+fn memory_gauge(memory: &MemoryReport) -> Gauge {
     let models = memory.target_bytes.saturating_add(memory.drafter_bytes);
     let all = models.saturating_add(memory.cache_bytes);
     let used = part(all, memory.budget_bytes);

@@ -3,7 +3,8 @@ use crate::args::Process;
 use crate::top::key::Key;
 use crate::top::state::Input;
 use paceline_proto::v1::{
-    Lane, ModelStatus, RefusedDrafter, RequestsStatus, RouteReason, RoutingStatus,
+    KvStatus, Lane, LinkStatus, ModelStatus, ProcessStatus, RefusedDrafter, RequestsStatus,
+    RouteCount, RouteReason, RoutingStatus, StatusResponse,
 };
 
 const NOW: Millis = Millis(60_000);
@@ -14,7 +15,7 @@ fn view(state: &State) -> View {
 
 fn with(status: StatusResponse) -> State {
     let mut state = State::default();
-    state.on(Input::Status(Ok(Box::new(status))), NOW);
+    state.on(Input::Status(Ok(Box::new(status.into()))), NOW);
     state
 }
 
@@ -162,7 +163,7 @@ fn without_the_gateway_the_throughput_is_that_of_drafts_and_says_so() {
         let speculation = Speculation { cycles, drafted: 0, accepted: 0 };
         let link = LinkStatus { speculation: Some(speculation), ..Default::default() };
         let status = StatusResponse { link: Some(link), ..Default::default() };
-        state.on(Input::Status(Ok(Box::new(status))), Millis(1_000 * second));
+        state.on(Input::Status(Ok(Box::new(status.into()))), Millis(1_000 * second));
     }
     state.on(Input::Throughput(Err("off".into())), NOW);
     let figures = view(&state).figures.expect("a snapshot");
