@@ -33,7 +33,7 @@ impl Overview {
 
     /// The service as the supervisor reports it; `None` if no supervisor answers in time.
     pub async fn service(&self) -> Option<ServiceReport> {
-        self.service.get(self.upstream.service()).await
+        self.service.get(async { self.upstream.service().await.map(ServiceReport::from) }).await
     }
 
     /// The last changes of state, newest first.

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use paceline_proto::convert::service::ServiceStatus;
+
 use crate::metrics::history::RecentFigures;
 pub use crate::metrics::history::SpeculationLoad;
-use crate::metrics::service::ServiceFigures;
 use crate::shared_answer::SharedAnswer;
 
 use super::Inference;
@@ -50,7 +51,7 @@ pub struct Loads {
 
 /// The question for the supervisor's figures, shared by all who ask for the load.
 #[derive(Debug)]
-pub struct LoadQuestion(SharedAnswer<Option<ServiceFigures>>);
+pub struct LoadQuestion(SharedAnswer<Option<ServiceStatus>>);
 
 impl Default for LoadQuestion {
     fn default() -> Self {
@@ -61,29 +62,31 @@ impl Default for LoadQuestion {
 impl Inference {
     /// The load of the service now; `None` if no supervisor answers in time.
     pub async fn loads(&self) -> Option<Loads> {
-        let service = self.load_question.0.get(self.upstream.figures()).await?;
+        let service = self.load_question.0.get(self.upstream.service()).await?;
         Some(Loads::new(&service, self.metrics.recent()))
     }
 }
 
 impl Loads {
-    fn new(service: &ServiceFigures, recent: RecentFigures) -> Self {
+    fn new(service: &ServiceStatus, recent: RecentFigures) -> Self {
         let RecentFigures { tokens_per_s, cached_share, speculation } = recent;
+        let ServiceStatus { requests, kv, model, .. } = service;
         let cached_share = cached_share.clamp(0.0, 1.0);
-        let tokens = service.queued_tokens.saturating_add(service.unstarted_tokens);
+        let tokens = requests.queued_tokens.saturating_add(requests.unstarted_tokens);
         // A request that the target has begun since its last heartbeat may be counted as unstarted.
-        let unstarted = service.unstarted.min(service.active);
-        let positions = |bytes: u64| bytes.checked_div(service.position_bytes).unwrap_or(0);
+        let unstarted = requests.unstarted.min(requests.active);
+        let position_bytes = model.as_ref().map_or(0, |model| model.position_bytes);
+        let positions = |bytes: u64| bytes.checked_div(position_bytes).unwrap_or(0);
         Self {
-            running: service.active - unstarted,
-            waiting: service.queued.saturating_add(unstarted),
+            running: requests.active - unstarted,
+            waiting: requests.queued.saturating_add(unstarted),
             waiting_tokens: (tokens as f64 * (1.0 - cached_share)).round() as u64,
-            used_tokens: positions(service.kv_held_bytes),
-            most_tokens: positions(service.kv_budget_bytes),
-            usage: service.kv_pressure.clamp(0.0, 1.0),
+            used_tokens: positions(kv.held_bytes),
+            most_tokens: positions(kv.budget_bytes),
+            usage: kv.pressure.clamp(0.0, 1.0),
             tokens_per_s,
             cached_share,
-            most_running: service.most_active,
+            most_running: requests.most_active,
             speculation,
         }
     }
@@ -91,20 +94,28 @@ impl Loads {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::convert::service::{KvReport, RequestsStatus, ServedModel};
+
     use super::*;
 
-    fn figures() -> ServiceFigures {
-        ServiceFigures {
-            kv_budget_bytes: 1_000,
-            kv_held_bytes: 250,
-            kv_pressure: 0.25,
-            position_bytes: 10,
-            active: 5,
-            queued: 3,
-            unstarted: 2,
-            most_active: 32,
-            queued_tokens: 600,
-            unstarted_tokens: 200,
+    fn figures() -> ServiceStatus {
+        ServiceStatus {
+            kv: KvReport {
+                budget_bytes: 1_000,
+                held_bytes: 250,
+                pressure: 0.25,
+                ..Default::default()
+            },
+            model: Some(ServedModel { position_bytes: 10, ..Default::default() }),
+            requests: RequestsStatus {
+                active: 5,
+                queued: 3,
+                unstarted: 2,
+                most_active: 32,
+                queued_tokens: 600,
+                unstarted_tokens: 200,
+                ..Default::default()
+            },
             ..Default::default()
         }
     }
@@ -130,19 +141,15 @@ mod tests {
 
     #[test]
     fn a_service_that_has_not_loaded_has_no_load() {
-        let loads = Loads::new(&ServiceFigures::default(), RecentFigures::default());
+        let loads = Loads::new(&ServiceStatus::default(), RecentFigures::default());
         assert_eq!(loads, Loads::default());
     }
 
     #[test]
     fn figures_that_contradict_each_other_stay_within_their_bounds() {
-        let wrong = ServiceFigures {
-            unstarted: 9,
-            kv_pressure: 1.5,
-            queued: u32::MAX,
-            queued_tokens: u64::MAX,
-            ..figures()
-        };
+        let mut wrong = figures();
+        (wrong.requests.unstarted, wrong.requests.queued) = (9, u32::MAX);
+        (wrong.requests.queued_tokens, wrong.kv.pressure) = (u64::MAX, 1.5);
         let recent = RecentFigures { cached_share: 1.5, ..Default::default() };
         let loads = Loads::new(&wrong, recent);
         assert_eq!((loads.running, loads.waiting), (0, u32::MAX));

@@ -270,7 +270,7 @@ impl Inference {
     pub async fn metrics_text(&self, requests: usize) -> String {
         let can_serve = self.standing.borrow().serving().is_ok();
         let own = GatewayFigures { requests, can_serve, bytes: self.budget.figures() };
-        self.metrics.text(own, self.upstream.figures()).await
+        self.metrics.text(own, self.upstream.service()).await
     }
 
     /// The service, once it serves. A request waits for a target that is being started as long as

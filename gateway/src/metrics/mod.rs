@@ -11,6 +11,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paceline_proto::convert::service::ServiceStatus;
 use paceline_vocabulary::generation::Speculation;
 use paceline_vocabulary::{Millis, Reason, Route};
 use prometheus_client::encoding::prometheus_text;
@@ -22,7 +23,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::Mutex;
 
 use history::{History, RecentFigures, Throughput, Totals};
-use service::{ServiceFigures, ServiceMetrics};
+use service::ServiceMetrics;
 
 use crate::lock::lock;
 
@@ -272,7 +273,7 @@ impl Metrics {
     pub async fn text(
         &self,
         own: GatewayFigures,
-        service: impl Future<Output = Option<ServiceFigures>>,
+        service: impl Future<Output = Option<ServiceStatus>>,
     ) -> String {
         let _alone = self.scrape.lock().await;
         let service = service.await;

@@ -4,71 +4,14 @@
 
 use std::sync::atomic::Ordering;
 
-use paceline_vocabulary::state::ProcessState;
+use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
+use paceline_vocabulary::state::{LinkPhase, ProcessState};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::Labels;
-
-/// Figures of the service at one instant.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServiceFigures {
-    /// Each process under its name.
-    pub processes: Vec<ProcessFigures>,
-    /// Most bytes that sequences may hold together.
-    pub kv_budget_bytes: u64,
-    /// Bytes that running sequences hold.
-    pub kv_held_bytes: u64,
-    /// Bytes that the prefix cache holds.
-    pub kv_prefix_bytes: u64,
-    /// Bytes that running sequences hold, divided by the most that they may hold.
-    pub kv_pressure: f64,
-    /// Bytes of one position of a long sequence; 0 until the target has loaded.
-    pub position_bytes: u64,
-    /// Requests that run.
-    pub active: u32,
-    /// Requests that wait.
-    pub queued: u32,
-    /// Those of `active` of which the target has computed no row.
-    pub unstarted: u32,
-    /// Most of `active` at once; 0 until the target has loaded.
-    pub most_active: u32,
-    /// Tokens that the queued requests begin with.
-    pub queued_tokens: u64,
-    /// Tokens of the unstarted requests.
-    pub unstarted_tokens: u64,
-    /// Whether the target has accepted the drafter's link.
-    pub link_up: bool,
-    /// Bytes over the link since the target's start.
-    pub link_bytes: u64,
-    /// Drafts that came too late since the target's start.
-    pub late_drafts: u64,
-    /// Most bytes that all of ours may hold.
-    pub memory_budget_bytes: u64,
-    /// Bytes of the target's arrays.
-    pub target_bytes: u64,
-    /// Bytes of the drafter's arrays.
-    pub drafter_bytes: u64,
-    /// Bytes of MLX's caches.
-    pub cache_bytes: u64,
-    /// Bytes that are free in the machine.
-    pub available_bytes: u64,
-}
-
-/// One process.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProcessFigures {
-    /// gateway, supervisor, target or drafter.
-    pub name: &'static str,
-    /// State of the process, if it is a known one.
-    pub state: Option<ProcessState>,
-    /// Restarts that were not ordered.
-    pub restarts: u32,
-    /// Seconds since the start of the process.
-    pub uptime_s: f64,
-}
 
 /// Seconds with their fraction.
 type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
@@ -114,38 +57,42 @@ impl ServiceMetrics {
         own
     }
 
-    pub(super) fn set(&self, figures: Option<&ServiceFigures>) {
-        self.up.set(figures.is_some().into());
+    pub(super) fn set(&self, status: Option<&ServiceStatus>) {
+        self.up.set(status.is_some().into());
         self.clear();
-        let Some(figures) = figures else { return };
-        for process in &figures.processes {
-            self.set_process(process);
+        let Some(status) = status else { return };
+        for (name, process) in status.processes() {
+            self.set_process(name, process);
         }
         let gauge = |family: &Family<Labels<1>, Gauge>, label, value, number: u64| {
             family.get_or_create(&[(label, value)]).set(i64::try_from(number).unwrap_or(i64::MAX));
         };
-        gauge(&self.kv, "kind", "budget", figures.kv_budget_bytes);
-        gauge(&self.kv, "kind", "held", figures.kv_held_bytes);
-        gauge(&self.kv, "kind", "prefix", figures.kv_prefix_bytes);
-        gauge(&self.memory, "kind", "budget", figures.memory_budget_bytes);
-        gauge(&self.memory, "kind", "target", figures.target_bytes);
-        gauge(&self.memory, "kind", "drafter", figures.drafter_bytes);
-        gauge(&self.memory, "kind", "cache", figures.cache_bytes);
-        gauge(&self.memory, "kind", "available", figures.available_bytes);
-        gauge(&self.requests, "state", "active", figures.active.into());
-        gauge(&self.requests, "state", "queued", figures.queued.into());
-        gauge(&self.requests, "state", "unstarted", figures.unstarted.into());
-        gauge(&self.waiting_tokens, "state", "queued", figures.queued_tokens);
-        gauge(&self.waiting_tokens, "state", "unstarted", figures.unstarted_tokens);
-        self.link_up.get_or_create(&[]).set(figures.link_up.into());
-        set_counter(&self.link_bytes.get_or_create(&[]), figures.link_bytes);
-        set_counter(&self.late_drafts.get_or_create(&[]), figures.late_drafts);
+        let ServiceStatus { kv, memory, requests, link, .. } = status;
+        gauge(&self.kv, "kind", "budget", kv.budget_bytes);
+        gauge(&self.kv, "kind", "held", kv.held_bytes);
+        gauge(&self.kv, "kind", "prefix", kv.prefix_bytes);
+        gauge(&self.memory, "kind", "budget", memory.budget_bytes);
+        gauge(&self.memory, "kind", "target", memory.target_bytes);
+        gauge(&self.memory, "kind", "drafter", memory.drafter_bytes);
+        gauge(&self.memory, "kind", "cache", memory.cache_bytes);
+        gauge(&self.memory, "kind", "available", memory.available_bytes);
+        gauge(&self.requests, "state", "active", requests.active.into());
+        gauge(&self.requests, "state", "queued", requests.queued.into());
+        gauge(&self.requests, "state", "unstarted", requests.unstarted.into());
+        gauge(&self.waiting_tokens, "state", "queued", requests.queued_tokens);
+        gauge(&self.waiting_tokens, "state", "unstarted", requests.unstarted_tokens);
+        let is_up = link.state == LinkPhase::Up.word();
+        self.link_up.get_or_create(&[]).set(is_up.into());
+        set_counter(&self.link_bytes.get_or_create(&[]), link.bytes.unwrap_or_default());
+        set_counter(&self.late_drafts.get_or_create(&[]), link.late);
     }
 
-    fn set_process(&self, process: &ProcessFigures) {
-        let name = ("process", process.name);
+    /// A process that the supervisor does not report has no state, and no figures.
+    fn set_process(&self, name: &'static str, process: &ProcessReport) {
+        let Ok(present) = ProcessState::try_from(process.state) else { return };
+        let name = ("process", name);
         for state in ProcessState::ALL {
-            let is_in = process.state == Some(*state);
+            let is_in = present == *state;
             self.states.get_or_create(&[name, ("state", state.word())]).set(is_in.into());
         }
         set_counter(&self.restarts.get_or_create(&[name]), process.restarts.into());

@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
 use futures::FutureExt as _;
+use paceline_proto::convert::service::{
+    KvReport, LinkReport, MemoryReport, ProcessReport, RequestsStatus,
+};
 use paceline_vocabulary::state::ProcessState;
 use paceline_vocabulary::{Lane, RouteReason};
 
-use super::service::ProcessFigures;
 use super::*;
 
 /// The metrics that the handbook lists.
@@ -30,39 +32,52 @@ fn values(text: &str) -> BTreeMap<String, Vec<String>> {
     values
 }
 
-fn service(step: u64) -> ServiceFigures {
+fn service(step: u64) -> ServiceStatus {
     let state = if step == 0 { ProcessState::Loading } else { ProcessState::Ready };
-    let process = |name| ProcessFigures {
-        name,
-        state: Some(state),
+    let process = ProcessReport {
+        state: state.into(),
         restarts: step as u32,
         uptime_s: step as f64 + 0.5,
+        ..Default::default()
     };
-    ServiceFigures {
-        processes: ["gateway", "supervisor", "target", "drafter"].map(process).to_vec(),
-        kv_budget_bytes: 100 + step,
-        kv_held_bytes: step,
-        kv_prefix_bytes: step,
-        kv_pressure: step as f64,
-        position_bytes: step,
-        active: step as u32,
-        queued: step as u32,
-        unstarted: step as u32,
-        most_active: step as u32,
-        queued_tokens: step,
-        unstarted_tokens: step,
-        link_up: step > 0,
-        link_bytes: step,
-        late_drafts: step,
-        memory_budget_bytes: step,
-        target_bytes: step,
-        drafter_bytes: step,
-        cache_bytes: step,
-        available_bytes: step,
+    ServiceStatus {
+        gateway: process.clone(),
+        supervisor: process.clone(),
+        target: process.clone(),
+        drafter: process,
+        kv: KvReport {
+            budget_bytes: 100 + step,
+            held_bytes: step,
+            prefix_bytes: step,
+            ..Default::default()
+        },
+        requests: RequestsStatus {
+            active: step as u32,
+            queued: step as u32,
+            unstarted: step as u32,
+            queued_tokens: step,
+            unstarted_tokens: step,
+            ..Default::default()
+        },
+        link: LinkReport {
+            state: if step > 0 { "up" } else { "suspect" }.into(),
+            bytes: Some(step),
+            late: step,
+            ..Default::default()
+        },
+        memory: MemoryReport {
+            budget_bytes: step,
+            target_bytes: step,
+            drafter_bytes: step,
+            cache_bytes: step,
+            available_bytes: step,
+            ..Default::default()
+        },
+        ..Default::default()
     }
 }
 
-fn text(metrics: &Metrics, step: u64, service: Option<ServiceFigures>) -> String {
+fn text(metrics: &Metrics, step: u64, service: Option<ServiceStatus>) -> String {
     let bytes =
         ByteFigures { limit: 100 + step, bodies: step, answers: step, waiting: step as usize };
     let own = GatewayFigures { requests: step as usize, can_serve: step > 0, bytes };
@@ -143,6 +158,18 @@ fn a_process_is_in_one_state_at_a_time() {
         assert_eq!(is_in, [&expected]);
         assert_eq!(is_not.len(), ProcessState::ALL.len() - 1);
     }
+}
+
+#[test]
+fn a_process_that_is_not_reported_has_no_figures() {
+    let metrics = Metrics::default();
+    let target = service(1).target;
+    let status = ServiceStatus { target, ..ServiceStatus::default() };
+    let found = values(&text(&metrics, 1, Some(status)));
+    let expected = ["paceline_process_restarts_total{process=\"target\"} 1"];
+    assert_eq!(found["paceline_process_restarts_total"], expected);
+    assert_eq!(found["paceline_process_state"].len(), ProcessState::ALL.len());
+    assert_eq!(found["paceline_link_up"], ["paceline_link_up 0"]);
 }
 
 #[test]

@@ -1,8 +1,21 @@
-//! The service as its supervisor reports it, under the names of `paceline status --json`. What is
-//! not there is null.
+//! The service as the status page gives it: a part of what `paceline status --json` gives to
+//! operators, under the same names.
 
+use paceline_proto::convert::service::{
+    KvReport, LinkReport, MemoryReport, ProcessReport, RefusedDrafter, RequestsStatus, ServedRoute,
+    ServiceStatus,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::shorten::shorten;
+
+/// Routes of a report. There are as many as pairs of a lane and a reason of it, 28.
+const MAX_ROUTES: usize = 64;
+/// Refused drafters of a report: as many as a list of `drafter.model` usually has, and more.
+const MAX_REFUSED: usize = 16;
+/// Characters of a reason. After a crash it has the last lines of a log.
+const MAX_REASON_CHARS: usize = 1_000;
 
 /// A snapshot of the service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
@@ -18,7 +31,7 @@ pub struct ServiceReport {
     /// The served model; null until it has loaded.
     pub model: Option<ModelReport>,
     /// Requests inside the supervisor.
-    pub requests: RequestsReport,
+    pub requests: RequestsStatus,
     /// Finished requests since the supervisor's start, by lane and reason.
     pub routes: Vec<ServedRoute>,
     /// The link between target and drafter, and what came of drafts.
@@ -28,33 +41,9 @@ pub struct ServiceReport {
     /// The machine's memory.
     pub memory: MemoryReport,
     /// Drafters that were refused.
-    pub refused_drafters: Vec<RefusedDrafterReport>,
+    pub refused_drafters: Vec<RefusedDrafter>,
     /// Number of the supervisor's life.
     pub term: u64,
-}
-
-/// A process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct ProcessReport {
-    /// `absent`, `stopped`, `starting`, `loading`, `ready`, `suspect`, `draining`, `backing_off` or
-    /// `failed`.
-    pub state: String,
-    /// Process id of the worker.
-    pub pid: Option<u32>,
-    /// Number of its life.
-    pub epoch: u64,
-    /// Restarts since the supervisor's start that nobody ordered.
-    pub restarts: u32,
-    /// Seconds since its start.
-    pub uptime_s: f64,
-    /// Directory or name of its model.
-    pub model: Option<String>,
-    /// Bytes of its weights.
-    pub weight_bytes: u64,
-    /// Bytes of weights that were read so far.
-    pub loaded_bytes: u64,
-    /// Why it is in this state, in words.
-    pub reason: Option<String>,
 }
 
 /// The served model.
@@ -66,93 +55,72 @@ pub struct ModelReport {
     pub context_length: u32,
 }
 
-/// Requests inside the supervisor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct RequestsReport {
-    /// Requests that run.
-    pub active: u32,
-    /// Requests that wait.
-    pub queued: u32,
-    /// Those of `active` that may draft; the others run in the plain lane.
-    pub speculative: u32,
-    /// Those of `active` of which the target has computed no row: they wait for memory, or for the
-    /// prompts of others.
-    pub unstarted: u32,
-    /// Most of `active` at once; 0 until the target has loaded.
-    pub most_active: u32,
-    /// Tokens of the prompts of `queued`, and what these requests have of their answers already.
-    pub queued_tokens: u64,
-    /// The same of `unstarted`, with what the prefix cache may have of them.
-    pub unstarted_tokens: u64,
+impl From<ServiceStatus> for ServiceReport {
+    /// The rule of the page. Any client with a key reads it, and without keys any client that
+    /// reaches the port. So it leaves out what only an operator can use: the policy, measured costs
+    /// and gains, and details of model, link and memory. Lists and texts are bounded, because each
+    /// open page gets them every two seconds.
+    fn from(status: ServiceStatus) -> Self {
+        let ServiceStatus { gateway, supervisor, target, drafter, kv, requests, link, .. } = status;
+        let tokens_per_cycle = Some(link.speculation().tokens_per_cycle());
+        let reason = link.reason.map(bounded);
+        let refused = status.refused_drafters.into_iter().take(MAX_REFUSED);
+        Self {
+            gateway: process(gateway),
+            supervisor: process(supervisor),
+            target: process(target),
+            drafter: process(drafter),
+            model: status.model.map(|model| ModelReport {
+                name: model.name,
+                context_length: model.context_length,
+            }),
+            requests,
+            routes: status.routing.routes.into_iter().take(MAX_ROUTES).collect(),
+            link: LinkReport { generation: None, bytes: None, tokens_per_cycle, reason, ..link },
+            kv,
+            memory: MemoryReport { recommended_bytes: None, ..status.memory },
+            refused_drafters: refused
+                .map(|RefusedDrafter { model, reason }| RefusedDrafter {
+                    model,
+                    reason: bounded(reason),
+                })
+                .collect(),
+            term: status.term,
+        }
+    }
 }
 
-/// Requests that one route served.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ServedRoute {
-    /// `plain` or `speculative`.
-    pub lane: String,
-    /// Why, as in the answers.
-    pub reason: String,
-    /// Requests that ended so.
-    pub requests: u64,
+fn process(process: ProcessReport) -> ProcessReport {
+    let reason = process.reason.map(bounded);
+    ProcessReport { weights_loaded_at: None, reason, ..process }
 }
 
-/// The link between target and drafter, and what came of drafts since the target's start.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct LinkReport {
-    /// `absent`, `greeting`, `up`, `refused`, `ejected`, `lost` or `suspect`.
-    pub state: String,
-    /// Why the link is not up.
-    pub reason: Option<String>,
-    /// Rounds of drafting and verifying.
-    pub cycles: u64,
-    /// Drafted tokens.
-    pub drafted: u64,
-    /// Drafted tokens that the target accepted.
-    pub accepted: u64,
-    /// Tokens of a cycle: the accepted ones, and one of the target's own. Null before the first
-    /// cycle.
-    pub tokens_per_cycle: Option<f64>,
-    /// Drafts that came too late.
-    pub late: u64,
+fn bounded(mut text: String) -> String {
+    shorten(&mut text, MAX_REASON_CHARS);
+    text
 }
 
-/// The target's KV memory.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
-pub struct KvReport {
-    /// Most bytes that sequences may hold together.
-    pub budget_bytes: u64,
-    /// Bytes that running sequences hold.
-    pub held_bytes: u64,
-    /// Bytes that the prefix cache holds. They are freed for sequences.
-    pub prefix_bytes: u64,
-    /// `held_bytes` divided by `budget_bytes`.
-    pub pressure: f64,
-    /// Why `budget_bytes` is 80 % of what it would be, such as `reboot_while_busy`; null if it is
-    /// not.
-    pub reduced_reason: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The machine's memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct MemoryReport {
-    /// Most that target, drafter, KV and MLX's caches may hold together.
-    pub budget_bytes: u64,
-    /// Arrays of the target.
-    pub target_bytes: u64,
-    /// Arrays of the drafter.
-    pub drafter_bytes: u64,
-    /// MLX's caches of both.
-    pub cache_bytes: u64,
-    /// Free in the machine.
-    pub available_bytes: u64,
-}
-
-/// A drafter that was refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct RefusedDrafterReport {
-    /// Directory of the drafter, or `lookup`.
-    pub model: String,
-    /// Reason of the refusal, in words.
-    pub reason: String,
+    #[test]
+    fn every_route_has_a_place_and_texts_are_bounded() {
+        let pairs =
+            paceline_vocabulary::Lane::ALL.len() * paceline_vocabulary::RouteReason::ALL.len();
+        assert!(pairs <= MAX_ROUTES, "{pairs} routes");
+        let long = "x".repeat(5_000);
+        let refused = RefusedDrafter { model: "/d".into(), reason: long.clone() };
+        let status = ServiceStatus {
+            target: ProcessReport { reason: Some(long.clone()), ..Default::default() },
+            link: LinkReport { reason: Some(long), ..Default::default() },
+            refused_drafters: vec![refused; MAX_REFUSED + 9],
+            ..Default::default()
+        };
+        let report = ServiceReport::from(status);
+        assert_eq!(report.refused_drafters.len(), MAX_REFUSED);
+        let refused = report.refused_drafters.into_iter().map(|refused| refused.reason);
+        let mut reasons = refused.chain(report.target.reason).chain(report.link.reason);
+        assert!(reasons.all(|text| text.chars().count() == MAX_REASON_CHARS + 3));
+    }
 }

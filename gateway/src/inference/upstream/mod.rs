@@ -3,7 +3,6 @@
 //! state. Only [`wire`] knows the messages of `paceline.internal.v1`.
 
 pub mod attach;
-mod figures;
 mod orders;
 mod service;
 mod wire;

@@ -92,15 +92,13 @@ impl Upstream {
     async fn successor_of(&self, term: u64) -> Result<()> {
         let clock = Clock::start();
         while clock.now().0 < TIMEOUT.as_millis() as u64 {
-            if let Some(status) = self.status().await.filter(|status| status.term > term) {
-                let target = status.target.unwrap_or_default();
-                match target.state() {
+            if let Some(status) = self.service().await.filter(|status| status.term > term) {
+                match status.target.state {
                     v1::ProcessState::Ready => return Ok(()),
                     v1::ProcessState::Failed => {
-                        let message = format!(
-                            "the next supervisor is there, its target is failed: {}",
-                            target.reason
-                        );
+                        let reason = status.target.reason.unwrap_or_default();
+                        let message =
+                            format!("the next supervisor is there, its target is failed: {reason}");
                         return Err(InferenceError::new(Reason::ProcessState, message));
                     }
                     _ => {}

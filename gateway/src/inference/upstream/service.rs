@@ -1,10 +1,10 @@
-//! Source of the status page: the service as the supervisor reports it to operators, and changes
-//! of state as they come.
+//! The service as the supervisor reports it to operators, and changes of state as they come.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_process::task;
+use paceline_proto::convert::service::ServiceStatus;
 use paceline_proto::v1;
 use paceline_proto::v1::operations_client::OperationsClient;
 use tokio::sync::watch;
@@ -15,26 +15,27 @@ use tonic::transport::Channel;
 use super::Upstream;
 use crate::inference::standing::Standing;
 use crate::service_report::events::{EventLog, SHOWN, ServiceEvent};
-use crate::service_report::service::{
-    KvReport, LinkReport, MemoryReport, ModelReport, ProcessReport, RefusedDrafterReport,
-    RequestsReport, ServedRoute, ServiceReport,
-};
-use crate::shorten::shorten;
 
+/// Longest wait for the figures: a supervisor that is busy for longer counts as one that does not
+/// answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a stream of events that ended: the next supervisor has time to start, and one that
 /// serves no events is not asked without end.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Routes of a report. There are as many as pairs of a lane and a reason of it, 28.
-const MAX_ROUTES: usize = 64;
-/// Refused drafters of a report: as many as a list of `drafter.model` usually has, and more.
-const MAX_REFUSED: usize = 16;
-/// Characters of a reason. After a crash it has the last lines of a log.
-const MAX_REASON_CHARS: usize = 1_000;
 
 impl Upstream {
     /// The service now; `None` if no supervisor answers in time.
-    pub async fn service(&self) -> Option<ServiceReport> {
-        self.status().await.map(report)
+    pub async fn service(&self) -> Option<ServiceStatus> {
+        let mut operations = self.operations.clone();
+        let asked = operations.status(v1::StatusRequest {});
+        let answered = tokio::time::timeout(TIMEOUT, asked).await.ok()?;
+        match answered {
+            Ok(status) => Some(status.into_inner().into()),
+            Err(status) => {
+                tracing::debug!(code = ?status.code(), message = status.message(), "no figures");
+                None
+            }
+        }
     }
 
     /// Adds changes of state to `log` as they come, those of the last supervisors first, until the
@@ -73,141 +74,163 @@ fn event(event: v1::Event) -> ServiceEvent {
     ServiceEvent { time, term, number, kind, subject, from, to, cause }
 }
 
-fn report(status: v1::StatusResponse) -> ServiceReport {
-    let routing = status.routing.unwrap_or_default();
-    let refused = status.refused_drafters.into_iter().take(MAX_REFUSED);
-    ServiceReport {
-        gateway: process(status.gateway),
-        supervisor: process(status.supervisor),
-        target: process(status.target),
-        drafter: process(status.drafter),
-        model: status
-            .model
-            .map(|model| ModelReport { name: model.name, context_length: model.context_length }),
-        requests: requests(status.requests.unwrap_or_default()),
-        routes: routing.routes.iter().take(MAX_ROUTES).map(route).collect(),
-        link: link(status.link.unwrap_or_default()),
-        kv: kv(status.kv.unwrap_or_default()),
-        memory: memory(status.memory.unwrap_or_default()),
-        refused_drafters: refused
-            .map(|one| RefusedDrafterReport { model: one.model, reason: bounded(one.reason) })
-            .collect(),
-        term: status.term,
-    }
-}
-
-fn process(process: Option<v1::ProcessStatus>) -> ProcessReport {
-    let process = process.unwrap_or_default();
-    ProcessReport {
-        state: process.state().word(),
-        pid: (process.pid != 0).then_some(process.pid),
-        epoch: process.epoch,
-        restarts: process.restarts,
-        uptime_s: process.uptime_s,
-        model: some(process.model),
-        weight_bytes: process.weight_bytes,
-        loaded_bytes: process.loaded_bytes,
-        reason: some(bounded(process.reason)),
-    }
-}
-
-fn requests(requests: v1::RequestsStatus) -> RequestsReport {
-    RequestsReport {
-        active: requests.active,
-        queued: requests.queued,
-        speculative: requests.speculative,
-        unstarted: requests.unstarted,
-        most_active: requests.most_active,
-        queued_tokens: requests.queued_tokens,
-        unstarted_tokens: requests.unstarted_tokens,
-    }
-}
-
-fn route(count: &v1::RouteCount) -> ServedRoute {
-    let (lane, reason) = (count.lane().word(), count.reason().word());
-    ServedRoute { lane, reason, requests: count.requests }
-}
-
-fn link(link: v1::LinkStatus) -> LinkReport {
-    let v1::Speculation { cycles, drafted, accepted } = link.speculation.unwrap_or_default();
-    let tokens_per_cycle = (cycles > 0).then(|| accepted as f64 / cycles as f64 + 1.0);
-    let state = if link.state.is_empty() { "absent".to_owned() } else { link.state };
-    let reason = some(bounded(link.reason));
-    LinkReport { state, reason, cycles, drafted, accepted, tokens_per_cycle, late: link.late }
-}
-
-fn kv(kv: v1::KvStatus) -> KvReport {
-    let v1::KvStatus { budget_bytes, held_bytes, prefix_bytes, pressure, .. } = kv;
-    let reduction = Some(kv.reduction()).filter(|found| *found != v1::KvReduction::Unspecified);
-    let reduced_reason = reduction.map(|reduction| reduction.word());
-    KvReport { budget_bytes, held_bytes, prefix_bytes, pressure, reduced_reason }
-}
-
-fn memory(memory: v1::MemoryStatus) -> MemoryReport {
-    MemoryReport {
-        budget_bytes: memory.budget_bytes,
-        target_bytes: memory.target_bytes,
-        drafter_bytes: memory.drafter_bytes,
-        cache_bytes: memory.cache_bytes,
-        available_bytes: memory.available_bytes,
-    }
-}
-
-fn some(text: String) -> Option<String> {
-    (!text.is_empty()).then_some(text)
-}
-
-fn bounded(mut text: String) -> String {
-    shorten(&mut text, MAX_REASON_CHARS);
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::service_report::service::ServiceReport;
 
-    #[test]
-    fn what_is_not_reported_is_null() {
-        let report = report(v1::StatusResponse::default());
-        assert_eq!(
-            (report.target.pid, report.target.model, report.target.reason),
-            (None, None, None)
-        );
-        assert_eq!((report.model, report.link.tokens_per_cycle), (None, None));
-        assert_eq!(report.link.state, "absent");
+    fn process(number: u32) -> Option<v1::ProcessStatus> {
+        Some(v1::ProcessStatus {
+            state: v1::ProcessState::Ready.into(),
+            pid: number,
+            epoch: 2,
+            restarts: 3,
+            uptime_s: 4.5,
+            model: format!("/models/{number}"),
+            weights_loaded_at: "2026-01-02T03:04:05Z".into(),
+            weight_bytes: 6,
+            loaded_bytes: 7,
+            reason: format!("reason {number}"),
+        })
+    }
+
+    fn routing() -> v1::RoutingStatus {
+        let (lane, reason) = (v1::Lane::Speculative.into(), v1::RouteReason::Benefit.into());
+        v1::RoutingStatus {
+            policy_epoch: 1,
+            policy: vec![v1::PolicySetting::default()],
+            routes: vec![v1::RouteCount { lane, reason, requests: 2 }],
+            by_sequences: vec![v1::RoutingBucket::default()],
+            by_context: vec![v1::RoutingBucket::default()],
+            step_costs: vec![v1::StepCost::default()],
+        }
+    }
+
+    fn model() -> v1::ModelStatus {
+        v1::ModelStatus {
+            name: "m".into(),
+            context_length: 1,
+            vocab_size: 2,
+            position_bytes: 3,
+            exact_lanes: true,
+            logit_unit: 0.125,
+            vision: true,
+            image_limits: Some(v1::ImageLimits::default()),
+            unread_tool_calls: true,
+            products: v1::Products::Integer.into(),
+            instructions: "AVX2".into(),
+        }
+    }
+
+    /// A snapshot with a value in each field.
+    fn whole() -> v1::StatusResponse {
+        v1::StatusResponse {
+            gateway: process(11),
+            supervisor: process(12),
+            target: process(13),
+            drafter: process(14),
+            kv: Some(v1::KvStatus {
+                budget_bytes: 8,
+                held_bytes: 2,
+                prefix_bytes: 1,
+                pressure: 0.25,
+                reduction: v1::KvReduction::RebootWhileBusy.into(),
+            }),
+            requests: Some(v1::RequestsStatus {
+                active: 1,
+                queued: 2,
+                speculative: 3,
+                unstarted: 4,
+                most_active: 5,
+                queued_tokens: 6,
+                unstarted_tokens: 7,
+            }),
+            link: Some(v1::LinkStatus {
+                state: "lost".into(),
+                reason: "gone".into(),
+                generation: 1,
+                speculation: Some(v1::Speculation { cycles: 10, drafted: 150, accepted: 42 }),
+                late: 2,
+                bytes: 3,
+            }),
+            term: 4,
+            routing: Some(routing()),
+            memory: Some(v1::MemoryStatus {
+                budget_bytes: 1,
+                target_bytes: 2,
+                drafter_bytes: 3,
+                cache_bytes: 4,
+                available_bytes: 5,
+                recommended_bytes: 6,
+            }),
+            model: Some(model()),
+            refused_drafters: vec![v1::RefusedDrafter { model: "/d".into(), reason: "no".into() }],
+        }
+    }
+
+    /// Paths and values of all members of an object, those of its objects included.
+    fn members(object: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+        for (name, value) in object.as_object().expect("an object") {
+            let path = format!("{path}/{name}");
+            match value {
+                Value::Object(_) => members(value, &path, found),
+                _ => found.push((path, value.clone())),
+            }
+        }
     }
 
     #[test]
-    fn a_reduced_budget_has_its_reason() {
-        let reason = |reduction: v1::KvReduction| {
-            kv(v1::KvStatus { reduction: reduction.into(), ..Default::default() }).reduced_reason
-        };
-        assert_eq!(reason(v1::KvReduction::Unspecified), None);
-        let found = reason(v1::KvReduction::RebootWhileBusy);
-        assert_eq!(found.as_deref(), Some("reboot_while_busy"));
+    fn the_page_and_the_command_give_the_same_value_under_the_same_name() {
+        let status = ServiceStatus::from(whole());
+        let command = json!(status);
+        let page = json!(ServiceReport::from(status));
+        let (mut shown, mut own) = (Vec::new(), Vec::new());
+        members(&page, "", &mut shown);
+        for (path, value) in &shown {
+            match command.pointer(path) {
+                Some(same) => assert_eq!(same, value, "{path}"),
+                None => own.push(path.as_str()),
+            }
+        }
+        assert_eq!(own, ["/routes", "/link/tokens_per_cycle"]);
+        assert_eq!(page["routes"], command["routing"]["routes"]);
+        assert_eq!(page["link"]["tokens_per_cycle"], 5.2);
+        let mut all = Vec::new();
+        members(&command, "", &mut all);
+        let left_out = all.iter().map(|(path, _)| path).filter(|path| page.pointer(path).is_none());
+        let left_out: Vec<_> = left_out.filter(|path| !path.starts_with("/routing/")).collect();
+        let expected = [
+            "/gateway/weights_loaded_at",
+            "/supervisor/weights_loaded_at",
+            "/target/weights_loaded_at",
+            "/drafter/weights_loaded_at",
+            "/link/generation",
+            "/link/bytes",
+            "/memory/recommended_bytes",
+            "/model/vocab_size",
+            "/model/position_bytes",
+            "/model/exact_lanes",
+            "/model/logit_unit",
+            "/model/products",
+            "/model/instructions",
+            "/model/vision",
+            "/model/image_limits/max_images",
+            "/model/image_limits/max_pixels",
+            "/model/image_limits/read_pixels",
+            "/model/image_limits/max_tokens",
+            "/model/unread_tool_calls",
+        ];
+        assert_eq!(left_out, expected);
     }
 
     #[test]
-    fn a_cycle_has_its_accepted_tokens_and_one_of_the_target() {
-        let speculation = Some(v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
-        let status = v1::LinkStatus { state: "up".into(), speculation, ..Default::default() };
-        let link = link(status);
-        assert_eq!((link.state.as_str(), link.tokens_per_cycle), ("up", Some(5.2)));
-        assert_eq!((link.drafted, link.accepted), (150, 42));
-    }
-
-    #[test]
-    fn every_route_has_a_place_and_texts_are_bounded() {
-        let pairs =
-            paceline_vocabulary::Lane::ALL.len() * paceline_vocabulary::RouteReason::ALL.len();
-        assert!(pairs <= MAX_ROUTES, "{pairs} routes");
-        let refused = v1::RefusedDrafter { model: "/d".into(), reason: "x".repeat(5_000) };
-        let status = v1::StatusResponse {
-            refused_drafters: vec![refused; MAX_REFUSED + 9],
-            ..Default::default()
-        };
-        let refused = report(status).refused_drafters;
-        let chars = refused.iter().map(|one| one.reason.chars().count()).max();
-        assert_eq!((refused.len(), chars), (MAX_REFUSED, Some(MAX_REASON_CHARS + 3)));
+    fn a_page_before_the_first_cycle_has_null_and_the_command_nothing() {
+        let status = ServiceStatus::from(v1::StatusResponse::default());
+        assert_eq!(json!(status)["link"].get("tokens_per_cycle"), None);
+        let page = json!(ServiceReport::from(status));
+        assert_eq!(page["link"].get("tokens_per_cycle"), Some(&Value::Null));
+        assert_eq!((&page["model"], &page["target"]["pid"]), (&Value::Null, &Value::Null));
     }
 }
