@@ -1,6 +1,6 @@
 #!/bin/sh
 # Proves by the manifests that the cores under core/ are pure: no crate in their trees does input or output, has a runtime
-# or a wire format, or is MLX. The reader of model files (checkpoint/) is as pure. The text side of models (text/) reads files and has random numbers in its tokenizer, but no
+# or a wire format, or is MLX. The settings (settings/) and the reader of model files (checkpoint/) are as pure. The text side of models (text/) reads files and has random numbers in its tokenizer, but no
 # runtime and no wire format. Fails and names each crate and the one that it must not have.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -26,7 +26,7 @@ impure=$(forbidden paceline-process "$NO_RUNTIME")
 printf '%s\n' "$impure" | grep -qx tokio || die "check-purity.sh: expected to find tokio in paceline-process, found no forbidden crate"
 
 impure=
-for manifest in core/*/Cargo.toml checkpoint/Cargo.toml text/Cargo.toml; do
+for manifest in core/*/Cargo.toml settings/Cargo.toml checkpoint/Cargo.toml text/Cargo.toml; do
     name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
     case $manifest in
         text/*) names=$NO_RUNTIME ;;

@@ -106,7 +106,7 @@ impl<H: Host> Actor<H> {
         let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
         let (ends_tx, ends) =
-            mpsc::channel(settings.queue_places.saturating_add(REQUESTS).min(1 << 16));
+            mpsc::channel(settings.admission.queue_places.saturating_add(REQUESTS).min(1 << 16));
         let (aborts, aborts_rx) = watch::channel(None);
         let (notices, notices_rx) =
             watch::channel(status::service_state(&core, &core.notice(), Millis(0)));
@@ -114,7 +114,7 @@ impl<H: Host> Actor<H> {
         let broadcasts =
             Broadcasts { aborts: aborts_rx, notices: notices_rx, restarts: restarts_rx };
         let handle = ActorHandle::new(mail_tx.clone(), ends_tx, broadcasts, events, term, clock)
-            .waiting_at_most(settings.queue_wait_ms);
+            .waiting_at_most(settings.admission.queue_wait_ms);
         let actor = Self {
             core,
             clock,

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::Auto;
 use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, chain, telemetry};
@@ -178,19 +177,15 @@ impl ProcessHost {
         let program = program(variable, name)?;
         let settings = loaded.variables();
         let models = loaded.config.model_variables().into();
-        let threads = match threads {
-            Auto::Is(threads) => Some(threads),
-            // All cores, for both: the target mostly waits while its drafter works. If both
-            // compute, a thread that the system does not run leaves its share of a product to the
-            // other threads.
-            Auto::Auto => None,
-        };
         Ok(Self {
             worker,
             program,
             settings,
             models,
-            threads,
+            // By default all cores, for both: the target mostly waits while its drafter works. If
+            // both compute, a thread that the system does not run leaves its share of a product to
+            // the other threads.
+            threads: threads.given(),
             kv_percent: None,
             dir,
             current: None,

@@ -1,15 +1,13 @@
 //! The core's settings, from the configuration and from what the system needs.
 
 use paceline_process::Config;
-use paceline_process::config::{
-    Auto, ConfigError, DrafterChoice, DrafterStart, Force, RoutingConfig,
-};
+use paceline_process::config::{ConfigError, DrafterChoice};
 use paceline_supervisor_core::Settings;
-use paceline_supervisor_core::drafter::{self, DrafterPlan};
+use paceline_supervisor_core::admission::AdmissionBounds;
+use paceline_supervisor_core::drafter::DrafterPlan;
 use paceline_supervisor_core::routing::{Policy, PolicyChange};
-use paceline_supervisor_core::worker::{WorkerSettings, WorkerTimeouts};
+use paceline_supervisor_core::worker::WorkerSettings;
 use paceline_system::platform;
-use paceline_vocabulary::{self as vocabulary, Limit};
 
 /// The core's settings.
 pub fn settings(config: &Config) -> Settings {
@@ -19,37 +17,15 @@ pub fn settings(config: &Config) -> Settings {
 /// The settings for a system where a kill strands memory, or for another. Where it does, a teardown
 /// gets all the time that it uses.
 pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Settings {
-    let hang_ms = config.supervisor.hang_s.saturating_mul(1_000);
-    let timeouts = WorkerTimeouts {
-        start_ms: hang_ms.max(30_000),
-        // A file system may pause longer than an engine: a false kill here costs a whole load.
-        load_ms: hang_ms.max(30_000),
-        silent_ms: 2_000,
-        hang_ms,
-        ask_ms: 5_000,
-        term_ms: 10_000,
-        quiet_ms: if kill_strands_memory { 10_000 } else { 2_000 },
-        teardown_ms: platform::teardown(kill_strands_memory).as_millis() as u64,
-        kill_ms: 5_000,
-    };
-    let worker = WorkerSettings {
-        timeouts,
-        restarts: config.supervisor.restarts,
-        restart_period_ms: config.supervisor.restart_period_s.saturating_mul(1_000),
-        kill_strands_memory,
-    };
+    let teardown_ms = platform::teardown(kill_strands_memory).as_millis() as u64;
+    let worker = WorkerSettings::of(&config.supervisor, kill_strands_memory, teardown_ms);
     Settings {
-        queue_places: config.limits.queue as usize,
-        queue_wait_ms: config.limits.queue_wait_s.saturating_mul(1_000),
-        streams_per_key: config.limits.streams_per_key as usize,
+        admission: AdmissionBounds::of(&config.limits),
         worker,
         notice_ms: config.drain.notice_s.saturating_mul(1_000),
-        drain_ms: 30_000,
-        orphan_drain_ms: 5_000,
-        cancel_ms: 5_000,
-        late_ms: 1_000,
-        policy: policy(&config.routing),
+        policy: Policy::of(&config.routing),
         log_routes: !config.routing.route_log.is_empty(),
+        ..Settings::default()
     }
 }
 
@@ -57,24 +33,8 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
 /// the drafter's state reports it (I3).
 pub fn plan(config: &Config) -> DrafterPlan {
     let models = config.drafter_choices().iter().map(DrafterChoice::name).collect();
-    let start = match config.drafter.start {
-        DrafterStart::Eager => drafter::DrafterStart::Eager,
-        DrafterStart::Lazy => drafter::DrafterStart::Lazy,
-        DrafterStart::Manual => drafter::DrafterStart::Manual,
-    };
     let idle_stop_ms = config.drafter.idle_stop_s.saturating_mul(1_000);
-    DrafterPlan { models, start, idle_stop_ms }
-}
-
-/// The configuration's policy.
-pub fn policy(routing: &RoutingConfig) -> Policy {
-    Policy {
-        epoch: 0,
-        force: force(routing.force),
-        max_concurrent: limit(routing.max_concurrent),
-        max_context: limit(routing.max_context),
-        kv_pressure: routing.kv_pressure,
-    }
+    DrafterPlan { models, start: config.drafter.start, idle_stop_ms }
 }
 
 /// A key of the policy and its value, both in the configuration's form.
@@ -82,30 +42,18 @@ pub fn policy(routing: &RoutingConfig) -> Policy {
 /// # Errors
 /// The configuration would refuse them.
 pub fn policy_change(key: &str, value: &str) -> Result<PolicyChange, ConfigError> {
-    let routing = RoutingConfig::default().with(key, value)?;
-    let changes = policy(&routing).settings();
+    let config = Config::default().with_policy(key, value)?;
+    let changes = Policy::of(&config.routing).settings();
     let change = changes.into_iter().find(|change| change.key() == key);
-    Ok(change.expect("`with` refuses every key that is not one of the policy's"))
-}
-
-fn force(force: Force) -> vocabulary::Force {
-    match force {
-        Force::Auto => vocabulary::Force::Auto,
-        Force::Plain => vocabulary::Force::Plain,
-        Force::Speculative => vocabulary::Force::Speculative,
-    }
-}
-
-fn limit<T>(limit: Auto<T>) -> Limit<T> {
-    match limit {
-        Auto::Auto => Limit::Auto,
-        Auto::Is(cap) => Limit::Is(cap),
-    }
+    Ok(change.expect("`with_policy` refuses every key that is not one of the policy's"))
 }
 
 #[cfg(test)]
 mod tests {
+    use paceline_process::config::{Auto, RoutingConfig, policy_keys};
     use paceline_process::lifecycle::supervisor_stop;
+    use paceline_supervisor_core::worker::WorkerTimeouts;
+    use paceline_vocabulary::Force;
 
     use super::*;
 
@@ -146,21 +94,28 @@ mod tests {
     }
 
     #[test]
-    fn the_core_shows_a_policy_in_the_configurations_form() {
+    fn each_key_that_the_table_lets_change_is_one_of_the_core_in_the_same_form() {
         let routing = RoutingConfig {
             max_concurrent: Auto::Is(3),
             force: Force::Plain,
             kv_pressure: 1.0,
             ..RoutingConfig::default()
         };
-        let settings = policy(&routing).settings();
-        assert_eq!(settings.map(|change| (change.key(), change.value())), routing.policy());
+        let changes = Policy::of(&routing).settings();
+        for change in changes {
+            assert_eq!(policy_change(change.key(), &change.value()).ok(), Some(change));
+        }
+        let mut keys = changes.map(PolicyChange::key);
+        keys.sort_unstable();
+        let mut declared: Vec<_> = policy_keys().collect();
+        declared.sort_unstable();
+        assert_eq!(declared, keys);
     }
 
     #[test]
     fn a_change_takes_what_the_configuration_takes() {
         let change = |key, value| policy_change(key, value);
-        let limit = PolicyChange::MaxConcurrent(Limit::Is(2));
+        let limit = PolicyChange::MaxConcurrent(Auto::Is(2));
         assert_eq!(change("routing.max_concurrent", "2").ok(), Some(limit));
         assert!(change("routing.force", "maybe").is_err());
         assert!(change("routing.max_concurrent", "many").is_err());

@@ -86,14 +86,7 @@ impl Replay {
             .map(|text| text.split_once('=').ok_or_else(|| ReplayError::Form(text.clone())));
         let settings = settings.collect::<Result<Vec<_>, _>>()?;
         // Refused before anything is read, and not once a line.
-        let none = PolicyLine {
-            epoch: 0,
-            force: "auto".into(),
-            max_concurrent: "auto".into(),
-            max_context: "auto".into(),
-            kv_pressure: "0.85".into(),
-        };
-        changed_policy(&none, &settings)?;
+        policy_of(settings.iter().copied())?;
         let read = |cause| ReplayError::Read { path: path.display().to_string(), cause };
         let mut log = BufReader::new(File::open(path).map_err(read)?);
         let mut replay = Self::default();
@@ -196,8 +189,14 @@ fn changed_policy(line: &PolicyLine, settings: &[(&str, &str)]) -> Result<Policy
         ("routing.max_context", &line.max_context),
         ("routing.kv_pressure", &line.kv_pressure),
     ];
+    policy_of(logged.into_iter().chain(settings.iter().copied()))
+}
+
+fn policy_of<'a>(
+    settings: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Policy, ReplayError> {
     let mut policy = Policy::default();
-    for (key, value) in logged.into_iter().chain(settings.iter().copied()) {
+    for (key, value) in settings {
         let change = config::policy_change(key, value)
             .map_err(|cause| ReplayError::Setting { setting: format!("{key}={value}"), cause })?;
         policy = policy.with(change);

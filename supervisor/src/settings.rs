@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_process::config::{
-    Applies, Assignment, KeptChange, POLICY_KEYS, Setting as Loose, Source,
+    Applies, Assignment, KeptChange, Setting as Loose, Source, changes_at_once,
 };
 use paceline_process::{Config, ConfigError, Loaded};
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -13,7 +13,6 @@ use paceline_proto::v1::{
     ChangeSettingsRequest, ChangeSettingsResponse, PolicySetting, ProcessState, ProcessStatus,
     Setting, SettingChange, SettingUse, ShowSettingsResponse, StatusResponse,
 };
-use paceline_supervisor_core::admission::AdmissionBounds;
 use paceline_supervisor_core::drafter::{DrafterOrder, DrafterPlan};
 use paceline_supervisor_core::tuning::Tuning;
 use paceline_vocabulary::chain;
@@ -102,7 +101,7 @@ impl SettingsDesk {
         let outcome = |change: &KeptChange| {
             let (key, was) = (change.key(), setting(&before, change.key()));
             let setting = setting(&after, key);
-            let is_policy = POLICY_KEYS.contains(&key);
+            let is_policy = changes_at_once("routing", key);
             let unchanged = was.value == setting.value && !is_policy;
             let trouble = if key.starts_with("drafter.") { trouble.clone() } else { String::new() };
             let used = if unchanged { SettingUse::Unchanged } else { used(Applies::of(key)) };
@@ -125,27 +124,16 @@ impl SettingsDesk {
         source: Option<String>,
     ) -> Result<String, Status> {
         let changed = |key: &str| changes.iter().any(|change| change.key() == key);
-        for key in POLICY_KEYS.into_iter().filter(|key| changed(key)) {
-            let value = after.routing.policy().into_iter().find(|(name, _)| *name == key);
-            let (_, value) = value.unwrap_or_default();
-            let change = config::policy_change(key, &value)
-                .map_err(|error| Reason::InvalidArgument.status(chain(&error)))?;
+        let changed_in =
+            |section| changes.iter().any(|change| changes_at_once(section, change.key()));
+        let settings = config::settings(after);
+        for change in settings.policy.settings().into_iter().filter(|one| changed(one.key())) {
             handle.set_policy(change).await?;
         }
-        if ["limits.queue", "limits.queue_wait_s", "limits.streams_per_key"]
-            .iter()
-            .any(|key| changed(key))
-        {
-            let settings = config::settings(after);
-            let bounds = AdmissionBounds {
-                queue_places: settings.queue_places,
-                queue_wait_ms: settings.queue_wait_ms,
-                streams_per_key: settings.streams_per_key,
-            };
-            handle.tune(Tuning::Admission(bounds)).await?;
+        if changed_in("limits") {
+            handle.tune(Tuning::Admission(settings.admission)).await?;
         }
-        if !["drafter.model", "drafter.start", "drafter.idle_stop_s"].iter().any(|key| changed(key))
-        {
+        if !changed_in("drafter") {
             return Ok(String::new());
         }
         let status = handle.status().await?;

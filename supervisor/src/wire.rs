@@ -9,7 +9,7 @@ use paceline_supervisor_core::routing::Policy;
 use paceline_supervisor_core::worker::{WorkerClaim, WorkerDescription, WorkerIdentity};
 use paceline_vocabulary::report::{GatewayReport, Heartbeat, KvUse, LinkReport};
 use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
-use paceline_vocabulary::{Epoch, Lane, Limit, ModelMark, Permit, RouteReason, RouteWish};
+use paceline_vocabulary::{Epoch, Lane, ModelMark, Permit, RouteReason, RouteWish};
 use tonic::Status;
 
 /// A worker's heartbeat.
@@ -118,15 +118,11 @@ pub fn permit_message(permit: Permit) -> internal::Permit {
 
 /// The message of a policy.
 pub fn policy_message(policy: &Policy) -> internal::Policy {
-    let number = |limit| match limit {
-        Limit::Auto => None,
-        Limit::Is(number) => Some(number),
-    };
     internal::Policy {
         epoch: policy.epoch,
         force: internal::PolicyForce::from(policy.force).into(),
-        max_concurrent: number(policy.max_concurrent),
-        max_context: number(policy.max_context),
+        max_concurrent: policy.max_concurrent.given(),
+        max_context: policy.max_context.given(),
         kv_pressure: policy.kv_pressure,
     }
 }
@@ -155,6 +151,7 @@ pub fn served_route(route: Option<v1::Route>) -> paceline_vocabulary::Route {
 
 #[cfg(test)]
 mod tests {
+    use paceline_process::config::Auto;
     use paceline_supervisor_core::routing::PolicyChange;
     use paceline_vocabulary::Force;
 
@@ -178,7 +175,7 @@ mod tests {
     #[test]
     fn an_auto_limit_is_left_out_of_the_policys_message() {
         let policy = Policy::default()
-            .with(PolicyChange::MaxConcurrent(Limit::Is(2)))
+            .with(PolicyChange::MaxConcurrent(Auto::Is(2)))
             .with(PolicyChange::Force(Force::Plain));
         let message = policy_message(&policy);
         assert_eq!((message.epoch, message.force()), (2, internal::PolicyForce::Plain));

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 #[cfg(target_os = "linux")]
 use std::process::Command;
 
+use paceline_process::config::check_exposure;
 use paceline_process::{Config, Loaded};
 use serde_json::Value;
 
@@ -17,7 +18,8 @@ fn the_settings_of_a_machine_behind_a_router_are_accepted_and_the_list_has_its_a
     let node = Loaded::from_text(&text, &[]).expect("accepted").config;
     let gateway = node.gateway;
     let address: SocketAddr = gateway.grpc.parse().expect("an address");
-    gateway.check_exposure("gateway.grpc", address).expect("the file says that it may be reached");
+    check_exposure(&gateway, "gateway.grpc", address)
+        .expect("the file says that it may be reached");
     assert!(!address.ip().is_loopback(), "the router is on another machine");
     // For people alone, so that nobody else in the shared network reaches it.
     assert_eq!(gateway.http, Config::default().gateway.http);

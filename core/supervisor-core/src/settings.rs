@@ -1,5 +1,8 @@
 //! Every bound of the core, in milliseconds and counts.
 
+use paceline_settings::LimitsConfig;
+
+use crate::admission::AdmissionBounds;
 use crate::routing::Policy;
 use crate::worker::WorkerSettings;
 
@@ -7,12 +10,8 @@ use crate::worker::WorkerSettings;
 /// where a kill strands no memory; a test of the shell checks it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Places in the queue.
-    pub queue_places: usize,
-    /// Longest wait in the queue.
-    pub queue_wait_ms: u64,
-    /// Requests that one API key runs at once; its others wait.
-    pub streams_per_key: usize,
+    /// Bounds of admission.
+    pub admission: AdmissionBounds,
     /// Bounds of each worker process.
     pub worker: WorkerSettings,
     /// Time before an operator's drain in which requests are admitted and health reports that none
@@ -36,9 +35,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            queue_places: 128,
-            queue_wait_ms: 10_000,
-            streams_per_key: 16,
+            admission: AdmissionBounds::of(&LimitsConfig::default()),
             worker: WorkerSettings::default(),
             notice_ms: 0,
             drain_ms: 30_000,

@@ -110,23 +110,3 @@ impl Permit {
             && matches!(self.reason, Concurrency | Context | KvPressure | NotWorth)
     }
 }
-
-/// A limit that an operator sets, or leaves to measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Limit<T> {
-    /// A published figure until there are measurements; then they decide.
-    #[default]
-    Auto,
-    /// A hard cap.
-    Is(T),
-}
-
-impl<T> Limit<T> {
-    /// The cap, or `auto` where the operator leaves it to measurement.
-    pub fn unwrap_or(self, auto: T) -> T {
-        match self {
-            Limit::Auto => auto,
-            Limit::Is(cap) => cap,
-        }
-    }
-}

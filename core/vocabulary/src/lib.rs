@@ -40,7 +40,7 @@ mod words;
 
 pub use chain::chain;
 pub use ids::{Epoch, KeyId, ModelMark, RequestId, Term};
-pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
+pub use lane::{Force, Lane, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;
 pub use products::Products;
 pub use reason::Reason;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
-use paceline_process::config::GatewayConfig;
+use paceline_process::config::{GatewayConfig, check_exposure};
 use paceline_process::{Config, ConfigError, task};
 use paceline_system::Clock;
 use tokio::signal::unix::{SignalKind, signal};
@@ -92,7 +92,7 @@ impl Guard {
         key: &str,
         address: std::net::SocketAddr,
     ) -> Result<(), ConfigError> {
-        self.settings.check_exposure(key, address)
+        check_exposure(&self.settings, key, address)
     }
 
     /// Whether requests need a key.

@@ -10,7 +10,7 @@
 //!   [`DraftInfo`] declares what it reads and what it proposes: the worker, the handshake and the
 //!   target take these from there.
 //! - [`KINDS`] below: its name, how its config.json is recognized, how it is loaded.
-//! - `process/src/config/drafter.rs`: its name in `DRAFTER_KINDS`.
+//! - `settings/src/words.rs`: its name in `DRAFTER_KINDS`.
 //! - `models/tests/`: parity with its reference implementation, with golden files.
 //!
 //! Token ids need nothing else: sampling, seed and bonus token of each sequence are in

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use paceline_settings::OutOfBounds;
+
 /// Why a configuration is refused. Every one ends the process with exit code 64. Shown to a person
 /// through [`crate::chain`].
 #[derive(Debug, thiserror::Error)]
@@ -57,5 +59,11 @@ impl ConfigError {
     /// The value of `key` cannot work; `what` was expected and found.
     pub(super) fn value(key: &str, what: impl Into<String>) -> Self {
         Self::Value { key: key.to_owned(), what: what.into() }
+    }
+}
+
+impl From<OutOfBounds> for ConfigError {
+    fn from(OutOfBounds { key, what }: OutOfBounds) -> Self {
+        Self::value(key, what)
     }
 }

@@ -22,7 +22,7 @@ pub(super) const PINS: [(&str, &str); 2] =
 pub struct DrafterFiles {
     /// Their directory.
     pub dir: PathBuf,
-    /// One of [`super::DRAFTER_KINDS`], but for lookup.
+    /// A value of `drafter.kind` other than lookup.
     pub kind: String,
 }
 
@@ -196,4 +196,143 @@ fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
         ModelRef::Embedded(model) => PathBuf::from(model.name),
     });
     std::path::absolute(&path).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Loaded;
+
+    fn config(value: &str, environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let text = if value.is_empty() { String::new() } else { format!("[drafter]\n{value}\n") };
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Loaded::from_text(&text, &environment).map(|loaded| loaded.config)
+    }
+
+    fn names(value: &str, environment: &[(&str, &str)]) -> Vec<String> {
+        config(value, environment).expect("accepted").drafter.model.names().to_vec()
+    }
+
+    #[test]
+    fn drafters_are_a_text_an_array_or_a_text_with_commas() {
+        let variable = |value| [("PACELINE_DRAFTER__MODEL", value)];
+        for (written, variables, expected) in [
+            ("", None, &["auto"][..]),
+            ("model = \"lookup\"", None, &["lookup"]),
+            ("model = \"\"", None, &[""]),
+            ("model = [\"\"]", None, &[""]),
+            ("model = [\"a\", \"lookup\"]", None, &["a", "lookup"]),
+            ("model = [\"a,b\", \"auto\"]", None, &["a,b", "auto"]),
+            ("model = \"a, b\"", None, &["a", "b"]),
+            ("model = [\"a\", \"b\"]", Some("c"), &["c"]),
+            ("model = \"a\"", Some("c,org/d, lookup"), &["c", "org/d", "lookup"]),
+            ("", Some(""), &[""]),
+            ("", Some(r"a\,b,c\\,d\e"), &["a,b", r"c\", r"d\e"]),
+        ] {
+            let found = names(written, variables.map(variable).as_slice().concat().as_slice());
+            assert_eq!(found, expected, "{written} {variables:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_list_and_an_empty_place_are_refused_with_what_to_do() {
+        let refusal = |value: &str, environment: &[(&str, &str)]| {
+            config(value, environment).expect_err("refused").to_string()
+        };
+        let empty = refusal("model = []", &[]);
+        assert!(
+            empty.contains("drafter.model: expected at least one drafter, found an empty list")
+                && empty.contains("\"\" for none"),
+            "{empty}"
+        );
+        for (value, environment) in [
+            ("model = [\"a\", \"\"]", &[][..]),
+            ("", &[("PACELINE_DRAFTER__MODEL", "a,,lookup")]),
+            ("", &[("PACELINE_DRAFTER__MODEL", "a,")]),
+        ] {
+            let place = refusal(value, environment);
+            assert!(
+                place.contains("drafter.model: expected a drafter in each place of the list")
+                    && place.contains("\"\" alone for none"),
+                "{place}"
+            );
+        }
+        for value in ["model = 3", "model = [3]", "model = true"] {
+            assert!(refusal(value, &[]).contains("drafter.model"), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_kind_is_that_of_each_checkpoint_of_the_list() {
+        let with =
+            |models: &str, kind: &str| config(&format!("model = {models}\nkind = {kind:?}"), &[]);
+        for (models, kind) in [
+            ("[\"/a\", \"lookup\"]", "auto"),
+            ("[\"/a\", \"/b\", \"lookup\"]", "dflash"),
+            ("[\"auto\", \"lookup\"]", "lookup"),
+            ("[\"/a\"]", "dflash"),
+        ] {
+            assert!(with(models, kind).is_ok(), "{models} {kind}");
+        }
+        for (models, kind) in
+            [("[\"/a\", \"lookup\"]", "lookup"), ("[\"lookup\", \"lookup\"]", "dflash")]
+        {
+            let refused = with(models, kind).expect_err("refused").to_string();
+            let expected = format!("drafter.kind: expected \"auto\" with drafter.model = {models}");
+            assert!(refused.contains(&expected) && refused.contains(kind), "{refused}");
+        }
+        let refused = with("[\"lookup\"]", "dflash").expect_err("refused").to_string();
+        assert!(refused.contains("with drafter.model = \"lookup\", found"), "{refused}");
+    }
+
+    #[test]
+    fn a_list_is_resolved_to_directories_without_repetitions() {
+        let mut config = config(
+            "model = [\"/d\", \"auto\", \"lookup\", \"/d\"]",
+            &[("PACELINE_TARGET__MODEL", "/t")],
+        )
+        .expect("accepted");
+        let expected = [DrafterChoice::Directory("/d".into()), DrafterChoice::Lookup];
+        assert_eq!(config.drafter_choices(), expected);
+        config.target.model = "/".into();
+        config.resolve_models().expect("the target is there, and drafters need not be");
+        assert_eq!(config.drafter.model.names(), ["/d", "lookup"]);
+        assert_eq!(config.model_variables().map(|(_, model)| model)[1], "/d,lookup");
+        let missing = config.missing_drafters();
+        assert!(
+            matches!(missing.as_slice(), [one] if one.to_string().contains("drafter.model")),
+            "{missing:?}"
+        );
+        config.drafter.model = DrafterModels::none();
+        assert_eq!(config.drafter_choices(), []);
+        config.resolve_models().expect("no drafter is named");
+        assert_eq!(config.drafter.model, DrafterModels::none());
+    }
+
+    #[test]
+    fn the_embedded_drafter_stays_with_the_embedded_target() {
+        let mut config = Config::default();
+        config.target.model = "demo-target".to_owned();
+        config.resolve_models().expect("the embedded models are there");
+        let embedded = config.drafter.model.names().to_vec();
+        assert_ne!(embedded, ["lookup"], "it was found");
+        let same = config.with_target("demo-target").drafter_choices();
+        assert_eq!(same.iter().map(DrafterChoice::name).collect::<Vec<_>>(), embedded);
+        let other = config.with_target("/models/b");
+        assert_eq!(other.drafter_choices(), [DrafterChoice::Lookup]);
+        let named = self::config("model = \"/d\"", &[]).expect("accepted").with_target("/models/b");
+        assert_eq!(named.drafter.model.names(), ["/d"]);
+    }
+
+    #[test]
+    fn a_running_drafter_is_adopted_by_a_supervisor_with_the_same_list() {
+        let digest = |models: &str| {
+            let config = config(&format!("model = {models:?}"), &[]).expect("accepted");
+            (config.drafter_digest(), config.target_digest())
+        };
+        assert_eq!(digest("/a,lookup"), digest("/a, lookup"));
+        assert_ne!(digest("/a,lookup"), digest("lookup,/a"));
+        assert_ne!(digest("/a,lookup"), digest(r"/a\,lookup"));
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Auto, Config, DrafterChoice};
+use super::{Config, DrafterChoice};
 
 /// Tokens of the contexts with which drafters are trained that are published for a target. Their
 /// `max_position_embeddings` repeats the target's, so that only a smaller one says something.
@@ -14,10 +14,7 @@ const TRAINED_FOR_A_TARGET: [&str; 4] = ["DFlash", "DSpark", "Eagle", "Speculato
 impl Config {
     /// The sentence of [`Config::longer_than_trained`] for `routing.max_context` as it is configured.
     pub fn long_drafts(&self) -> Option<String> {
-        match self.routing.max_context {
-            Auto::Auto => None,
-            Auto::Is(max_context) => self.longer_than_trained(max_context),
-        }
+        self.longer_than_trained(self.routing.max_context.given()?)
     }
 
     /// A sentence if with `max_context` a configured drafter drafts for longer contexts than it was

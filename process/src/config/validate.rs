@@ -1,16 +1,13 @@
-//! Checks of single values, and of fields that depend on each other. One check a section.
+//! Checks of texts, and of settings that depend on each other. Bounds of single values are in the
+//! table of `paceline_settings`.
 
 use std::net::SocketAddr;
 
-use super::kv::LONGEST_HIDDEN_WINDOW;
 use super::{
-    AUTO_DRAFTER, Auto, Config, ConfigError, DRAFTER_KINDS, DrafterConfig, KvConfig, LOOKUP,
-    LogConfig, MOST_SEQUENCES, MTP, Operators, TARGET_HEAD, WITHOUT_DIRECTORY,
+    AUTO_DRAFTER, Auto, Config, ConfigError, DrafterConfig, KvConfig, LOOKUP, LogConfig, MTP,
+    Operators, TARGET_HEAD, WITHOUT_DIRECTORY, check_exposure,
 };
 
-/// Longest notice before a drain, in seconds: `paceline drain` waits two minutes unless it is told
-/// otherwise, and has to drain as well.
-const LONGEST_NOTICE_S: u64 = 60;
 /// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
 /// bodies, and one client may have half of those.
 const BODY_SHARE: u64 = 4;
@@ -24,14 +21,33 @@ impl Config {
     /// # Errors
     /// The first key whose value cannot work.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        // A section that is new has to be checked, too.
+        let Self {
+            gateway,
+            supervisor,
+            target,
+            drafter,
+            classes: _,
+            routing,
+            kv,
+            limits,
+            drain,
+            log,
+        } = self;
+        gateway.check()?;
+        supervisor.check()?;
+        target.check()?;
+        drafter.check()?;
+        routing.check()?;
+        kv.check()?;
+        limits.check()?;
+        drain.check()?;
+        log.check()?;
         self.check_addresses()?;
-        self.check_models()?;
-        check_share("routing.kv_pressure", self.routing.kv_pressure)?;
-        self.kv.check()?;
-        self.check_at_least_one()?;
-        self.check_notice()?;
+        self.check_drafter()?;
+        check_budget(kv)?;
         self.check_body_bytes()?;
-        self.log.check()
+        check_log(log)
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
@@ -71,17 +87,14 @@ impl Config {
             );
             return Err(ConfigError::value("gateway.operators", what));
         }
-        gateway.check_exposure("gateway.grpc", grpc)?;
-        http.map_or(Ok(()), |http| gateway.check_exposure("gateway.http", http))
+        check_exposure(gateway, "gateway.grpc", grpc)?;
+        http.map_or(Ok(()), |http| check_exposure(gateway, "gateway.http", http))
     }
 
     /// Prompt lookup has no directory, and a directory is not of that kind. Nor is the target's head,
     /// which is of kind mtp. Any other kind is that of each checkpoint of a list.
     fn check_drafter(&self) -> Result<(), ConfigError> {
         let DrafterConfig { model, kind, .. } = &self.drafter;
-        if let Some(fault) = model.fault() {
-            return Err(ConfigError::value("drafter.model", fault));
-        }
         let names = model.names();
         let fits = match kind.as_str() {
             "auto" => true,
@@ -100,29 +113,6 @@ impl Config {
         Err(ConfigError::value("drafter.kind", what))
     }
 
-    fn check_models(&self) -> Result<(), ConfigError> {
-        let kind = &self.drafter.kind;
-        if !DRAFTER_KINDS.contains(&kind.as_str()) {
-            let known = DRAFTER_KINDS.join(", ");
-            let what = format!("expected one of {known}, found {kind:?}");
-            return Err(ConfigError::value("drafter.kind", what));
-        }
-        self.check_drafter()?;
-        let sequences = self.target.max_sequences;
-        if !(1..=MOST_SEQUENCES).contains(&sequences) {
-            let what = format!(
-                "expected 1 to {MOST_SEQUENCES} (each is a stream of one connection between our processes), found {sequences}"
-            );
-            return Err(ConfigError::value("target.max_sequences", what));
-        }
-        let chunk_ms = self.target.prompt_chunk_ms;
-        if !(10..=5_000).contains(&chunk_ms) {
-            let what = format!("expected 10 to 5000 milliseconds, found {chunk_ms}");
-            return Err(ConfigError::value("target.prompt_chunk_ms", what));
-        }
-        Ok(())
-    }
-
     fn check_body_bytes(&self) -> Result<(), ConfigError> {
         let (message, found) = (self.limits.max_message_bytes, self.limits.body_bytes);
         let least = message.saturating_mul(BODY_SHARE).max(LEAST_BODY_BYTES);
@@ -134,99 +124,41 @@ impl Config {
         );
         Err(ConfigError::value("limits.body_bytes", what))
     }
-
-    /// An operator's order that waits for the drain waits for the notice as well.
-    fn check_notice(&self) -> Result<(), ConfigError> {
-        let found = self.drain.notice_s;
-        if found > LONGEST_NOTICE_S {
-            let what = format!("expected at most {LONGEST_NOTICE_S} seconds, found {found}");
-            return Err(ConfigError::value("drain.notice_s", what));
-        }
-        Ok(())
-    }
-
-    fn check_at_least_one(&self) -> Result<(), ConfigError> {
-        let (limits, supervisor) = (&self.limits, &self.supervisor);
-        let at_least_one: [(&str, u64); 18] = [
-            ("limits.connections", limits.connections.into()),
-            ("limits.connections_per_peer", limits.connections_per_peer.or(1).into()),
-            ("limits.streams_per_connection", limits.streams_per_connection.into()),
-            ("limits.streams_per_key", limits.streams_per_key.into()),
-            ("limits.message_s", limits.message_s),
-            ("limits.unread_s", limits.unread_s),
-            ("supervisor.lease_s", supervisor.lease_s),
-            ("supervisor.hang_s", supervisor.hang_s),
-            ("supervisor.restart_period_s", supervisor.restart_period_s),
-            ("limits.queue_wait_s", limits.queue_wait_s),
-            ("limits.deadline_s", limits.deadline_s),
-            ("limits.max_message_bytes", limits.max_message_bytes),
-            ("limits.max_images", limits.max_images.into()),
-            ("limits.max_image_pixels", limits.max_image_pixels),
-            ("target.threads", self.target.threads.or(1).into()),
-            ("drafter.threads", self.drafter.threads.or(1).into()),
-            ("limits.max_prompt_tokens", limits.max_prompt_tokens.or(1).into()),
-            ("limits.max_new_tokens", limits.max_new_tokens.or(1).into()),
-        ];
-        if let Some((key, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
-            return Err(ConfigError::value(key, "expected at least 1, found 0"));
-        }
-        match limits.context_tokens {
-            Auto::Is(found @ (0 | 1)) => {
-                let what = format!(
-                    "expected \"auto\" or at least 2 (one token of a prompt and one of an answer), found {found}"
-                );
-                Err(ConfigError::value("limits.context_tokens", what))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
-impl KvConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        if self.hidden_window > LONGEST_HIDDEN_WINDOW {
-            let found = self.hidden_window;
-            let what = format!("expected at most {LONGEST_HIDDEN_WINDOW} positions, found {found}");
-            return Err(ConfigError::value("kv.hidden_window", what));
-        }
-        if let Auto::Is(fraction) = self.budget_fraction {
-            check_share("kv.budget_fraction", fraction)?;
-            if self.budget_bytes != Auto::Auto {
-                let what = "expected one of kv.budget_bytes and kv.budget_fraction, found both";
-                return Err(ConfigError::value("kv.budget_fraction", what));
-            }
-        }
-        Ok(())
+fn check_budget(kv: &KvConfig) -> Result<(), ConfigError> {
+    if kv.budget_fraction == Auto::Auto || kv.budget_bytes == Auto::Auto {
+        return Ok(());
     }
+    let what = "expected one of kv.budget_bytes and kv.budget_fraction, found both";
+    Err(ConfigError::value("kv.budget_fraction", what))
 }
 
-impl LogConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        // A word that is no level would be taken for the name of a module, and log nothing else.
-        let is_level = |word: &str| {
-            let levels = ["off", "error", "warn", "info", "debug", "trace"];
-            levels.iter().any(|level| word.trim().eq_ignore_ascii_case(level))
-        };
-        let parts_are = self.level.split(',').all(|part| match part.split_once('=') {
-            Some((_, level)) => is_level(level),
-            None => is_level(part),
-        });
-        if !parts_are || tracing_subscriber::EnvFilter::try_new(&self.level).is_err() {
-            let what = format!(
-                "expected off, error, warn, info, debug or trace, or parts as info,hyper=warn, found {:?}",
-                self.level
-            );
-            return Err(ConfigError::value("log.level", what));
-        }
-        if !self.otlp.is_empty() && !is_collector(&self.otlp) {
-            let what = format!(
-                "expected a collector like http://127.0.0.1:4317 (a host and a port, OTLP/gRPC without TLS), or \"\" for no traces, found {:?}",
-                self.otlp
-            );
-            return Err(ConfigError::value("log.otlp", what));
-        }
-        Ok(())
+fn check_log(log: &LogConfig) -> Result<(), ConfigError> {
+    // A word that is no level would be taken for the name of a module, and log nothing else.
+    let is_level = |word: &str| {
+        let levels = ["off", "error", "warn", "info", "debug", "trace"];
+        levels.iter().any(|level| word.trim().eq_ignore_ascii_case(level))
+    };
+    let parts_are = log.level.split(',').all(|part| match part.split_once('=') {
+        Some((_, level)) => is_level(level),
+        None => is_level(part),
+    });
+    if !parts_are || tracing_subscriber::EnvFilter::try_new(&log.level).is_err() {
+        let what = format!(
+            "expected off, error, warn, info, debug or trace, or parts as info,hyper=warn, found {:?}",
+            log.level
+        );
+        return Err(ConfigError::value("log.level", what));
     }
+    if !log.otlp.is_empty() && !is_collector(&log.otlp) {
+        let what = format!(
+            "expected a collector like http://127.0.0.1:4317 (a host and a port, OTLP/gRPC without TLS), or \"\" for no traces, found {:?}",
+            log.otlp
+        );
+        return Err(ConfigError::value("log.otlp", what));
+    }
+    Ok(())
 }
 
 fn address(key: &str, text: &str, or: &str) -> Result<SocketAddr, ConfigError> {
@@ -283,10 +215,65 @@ fn is_collector(text: &str) -> bool {
     })
 }
 
-/// A share of a whole, of which some must be left.
-fn check_share(key: &str, share: f64) -> Result<(), ConfigError> {
-    if share > 0.0 && share <= 1.0 {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Loaded;
+
+    fn read(text: &str) -> Config {
+        toml::from_str(&format!("[gateway]\n{text}")).expect("readable")
     }
-    Err(ConfigError::value(key, format!("expected above 0, at most 1, found {share}")))
+
+    #[test]
+    fn operators_are_a_word_or_names_of_keys_and_names_need_keys() {
+        let named =
+            |names: &[&str]| Operators::Keys(names.iter().map(|name| (*name).into()).collect());
+        for (text, expected) in [
+            ("", Operators::Auto),
+            ("operators = \"auto\"", Operators::Auto),
+            ("operators = []", named(&[])),
+            ("operators = \"\"", named(&[])),
+            ("operators = \"alice, bob\"", named(&["alice", "bob"])),
+            ("operators = [\"alice\"]", named(&["alice"])),
+        ] {
+            assert_eq!(read(text).gateway.operators, expected, "{text}");
+            let written = toml::to_string(&read(text)).expect("writable");
+            let again: Config = toml::from_str(&written).expect("readable");
+            assert_eq!(again.gateway.operators, expected, "{written}");
+        }
+        for text in ["", "operators = []", "operators = [\"alice\"]\napi_keys_file = \"/k\""] {
+            read(text).validate().unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        let refused = read("operators = [\"alice\"]").validate().expect_err("no keys");
+        let refused = refused.to_string();
+        assert!(refused.contains("gateway.operators: expected \"auto\""), "{refused}");
+        assert!(refused.contains("found \"alice\""), "{refused}");
+    }
+
+    #[test]
+    fn a_collector_is_a_host_and_a_port() {
+        let load = |otlp: &str| Loaded::from_text(&format!("[log]\notlp = {otlp:?}\n"), &[]);
+        for endpoint in
+            ["", "http://127.0.0.1:4317", "http://collector.lan:4317/", "http://[::1]:4317"]
+        {
+            let loaded = load(endpoint).expect(endpoint);
+            assert_eq!(loaded.config.log.otlp, endpoint);
+        }
+        for endpoint in [
+            "127.0.0.1:4317",
+            "https://127.0.0.1:4317",
+            "http://127.0.0.1",
+            "http://127.0.0.1:0",
+            "http://127.0.0.1:4317/v1/traces",
+            "http://127.0.0.1:4317?a=b",
+            "http://127.0.0.1:4317#a",
+            "http://name:secret@127.0.0.1:4317",
+            "http://:4317",
+            "unix:/run/collector.sock",
+            " ",
+        ] {
+            let refused = load(endpoint).expect_err(endpoint).to_string();
+            assert!(refused.contains("log.otlp") && refused.contains("expected"), "{refused}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use paceline_link::Handover;
 
+use paceline_process::config::DrafterStart;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::task;
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
@@ -16,7 +17,7 @@ use paceline_proto::v1::{
     StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
 };
 use paceline_supervisor::mailbox::Stop;
-use paceline_supervisor_core::drafter::{DrafterPlan, DrafterStart};
+use paceline_supervisor_core::drafter::DrafterPlan;
 use paceline_supervisor_core::worker;
 use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_system::Exit;

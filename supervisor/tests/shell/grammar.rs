@@ -28,7 +28,7 @@ async fn compiling(
 
 #[tokio::test]
 async fn a_plain_request_runs_while_more_grammars_than_running_places_are_compiled() {
-    let (mut stack, mut life) = Stack::ready(|settings| settings.queue_places = 1).await;
+    let (mut stack, mut life) = Stack::ready(|settings| settings.admission.queue_places = 1).await;
     let (_waiting, preparations) = compiling(&stack, &mut life).await;
     stack.counts(0, 0).await;
     let (running, mut answer) = stack.running(&mut life).await;
@@ -63,7 +63,8 @@ async fn a_compiled_grammar_is_kept_until_the_target_has_its_request() {
 
 #[tokio::test]
 async fn a_wait_for_the_compiler_ends_with_its_request_and_with_the_queues_time() {
-    let (mut stack, mut life) = Stack::ready(|settings| settings.queue_wait_ms = 50).await;
+    let (mut stack, mut life) =
+        Stack::ready(|settings| settings.admission.queue_wait_ms = 50).await;
     let status = stack.refused(held(1)).await;
     assert_retryable(&status, Reason::QueueWait);
     let Preparation { mut answer, .. } = life.preparation().await;

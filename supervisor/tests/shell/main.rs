@@ -372,8 +372,10 @@ async fn a_target_that_was_stopped_by_a_signal_is_gone_for_its_requests() {
 
 #[tokio::test]
 async fn a_long_wait_and_a_full_queue_are_refused_by_their_reasons() {
-    let (mut stack, mut life) =
-        Stack::ready(|settings| (settings.queue_wait_ms, settings.queue_places) = (50, 1)).await;
+    let (mut stack, mut life) = Stack::ready(|Settings { admission, .. }| {
+        (admission.queue_wait_ms, admission.queue_places) = (50, 1);
+    })
+    .await;
     let _first = stack.running(&mut life).await;
     let _second = stack.running(&mut life).await;
     assert_retryable(&stack.refused(request()).await, Reason::QueueWait);

@@ -16,6 +16,7 @@ mod queue;
 
 use std::collections::BTreeMap;
 
+use paceline_settings::LimitsConfig;
 use paceline_vocabulary::{Epoch, Millis, Permit};
 
 use crate::capacity::Capacity;
@@ -123,12 +124,21 @@ pub struct AdmissionBounds {
     pub streams_per_key: usize,
 }
 
+impl AdmissionBounds {
+    /// The configuration's bounds.
+    pub fn of(limits: &LimitsConfig) -> Self {
+        Self {
+            queue_places: limits.queue as usize,
+            queue_wait_ms: limits.queue_wait_s.saturating_mul(1_000),
+            streams_per_key: limits.streams_per_key as usize,
+        }
+    }
+}
+
 /// Queue and ledger.
 #[derive(Debug)]
 pub struct Admission {
-    places: usize,
-    wait_ms: u64,
-    streams_per_key: usize,
+    bounds: AdmissionBounds,
     queue: Queue,
     running: BTreeMap<Ticket, Running>,
     reserved_bytes: u64,
@@ -140,13 +150,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// An empty queue of `places`. A request waits `wait_ms` at most, and one API key runs at most
-    /// `streams_per_key` requests at once.
-    pub fn new(places: usize, wait_ms: u64, streams_per_key: usize) -> Self {
+    /// An empty queue.
+    pub fn new(bounds: AdmissionBounds) -> Self {
         Self {
-            places,
-            wait_ms,
-            streams_per_key,
+            bounds,
             queue: Queue::default(),
             running: BTreeMap::new(),
             reserved_bytes: 0,
@@ -159,9 +166,7 @@ impl Admission {
 
     /// From now on these bounds hold. Requests that wait keep their places and their deadlines.
     pub fn set_bounds(&mut self, bounds: AdmissionBounds) {
-        self.places = bounds.queue_places;
-        self.wait_ms = bounds.queue_wait_ms;
-        self.streams_per_key = bounds.streams_per_key;
+        self.bounds = bounds;
     }
 
     /// Queues a request after all others of its key. [`Admission::admit`] decides when it runs. If
@@ -207,13 +212,13 @@ impl Admission {
             earliest
                 .map_err(|earliest_ms| Denial::DeadlineInfeasible { earliest_ms, remaining_ms })?;
         }
-        let longest_wait = now + self.wait_ms;
+        let longest_wait = now + self.bounds.queue_wait_ms;
         let until = summary.deadline.map_or(longest_wait, |deadline| deadline.min(longest_wait));
         self.queue.push(WaitingRequest { ticket, summary, since: now, until });
-        if self.queue.len() <= self.places || self.runs_at_once(ticket, memory) {
+        if self.queue.len() <= self.bounds.queue_places || self.runs_at_once(ticket, memory) {
             return Ok(None);
         }
-        let denial = Denial::QueueFull { limit: self.places };
+        let denial = Denial::QueueFull { limit: self.bounds.queue_places };
         match self.queue.displace(summary.key) {
             Some(displaced) => Ok(Some(Displaced { ticket: displaced.ticket, denial })),
             None => {
@@ -231,7 +236,7 @@ impl Admission {
     fn running_by_key(&self) -> RunningByKey {
         RunningByKey::new(
             self.running.values().map(|running| running.summary.key),
-            self.streams_per_key,
+            self.bounds.streams_per_key,
         )
     }
 

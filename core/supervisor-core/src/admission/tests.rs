@@ -56,7 +56,11 @@ fn summary_of(key: u64, prompt_tokens: u32, max_tokens: u32) -> RequestSummary {
 
 /// An admission with `places` places, a wait of a second, and 16 running requests of a key.
 pub(super) fn admission(places: usize) -> Admission {
-    Admission::new(places, 1_000, 16)
+    admission_of(places, 16)
+}
+
+fn admission_of(queue_places: usize, streams_per_key: usize) -> Admission {
+    Admission::new(AdmissionBounds { queue_places, queue_wait_ms: 1_000, streams_per_key })
 }
 
 /// Submits requests from ticket `first` on until one has to wait; how many run.
@@ -347,7 +351,7 @@ fn a_flood_of_one_key_does_not_keep_another_waiting() {
 fn a_key_at_its_limit_waits() {
     let capacity = Capacity { max_sequences: 8, ..capacity() };
     let memory = memory(&capacity);
-    let mut admission = Admission::new(4, 1_000, 3);
+    let mut admission = admission_of(4, 3);
     submit_all(&mut admission, 1, &[summary_of(1, 10, 10); 3], &memory);
     assert_eq!(admitted(&mut admission, &memory), [1, 2, 3]);
     submit_all(&mut admission, 4, &[summary_of(1, 10, 10); 2], &memory);
@@ -373,7 +377,7 @@ fn a_key_at_its_limit_waits() {
     submit_all(&mut admission, 11, &[summary_of(2, 10, 10)], &memory);
     assert_eq!((admitted(&mut admission, &memory), admission.queued()), (vec![11], 4));
     // Without keys there is no limit but the target's.
-    let mut plain = Admission::new(16, 1_000, 1);
+    let mut plain = admission_of(16, 1);
     submit_all(&mut plain, 1, &[summary(10, 10); 9], &memory);
     assert_eq!(admitted(&mut plain, &memory).len(), 8);
 }
@@ -543,7 +547,7 @@ fn with_one_key_the_queue_is_a_plain_fifo() {
         let mut random = Random::new(seed);
         let key = KeyId(random.below(2));
         let places = random.below(8) as usize;
-        let mut admission = Admission::new(places, 1_000, 16);
+        let mut admission = admission(places);
         let mut plain = Plain { queue: VecDeque::new(), running: BTreeMap::new() };
         let mut now = Millis(0);
         for ticket in 1..=200 {

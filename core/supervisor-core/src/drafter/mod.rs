@@ -20,6 +20,7 @@ mod status;
 mod suspension;
 mod takeover;
 
+use paceline_settings::DrafterStart;
 use paceline_vocabulary::report::LinkReport;
 use paceline_vocabulary::{Epoch, Millis, Reason, Term};
 
@@ -38,26 +39,12 @@ use suspension::{SuspendReason, Suspension};
 /// Times that the link of a successor may fail before the swap fails.
 const MAX_SWAP_LOSSES: u32 = 3;
 
-/// When the configured drafter is started (`drafter.start`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DrafterStart {
-    /// With the service.
-    #[default]
-    Eager,
-    /// By the first request that would use it.
-    Lazy,
-    /// By an operator.
-    Manual,
-}
-
-impl DrafterStart {
-    /// What is wanted before the first order.
-    fn wanted(self) -> Wanted {
-        match self {
-            DrafterStart::Eager => Wanted::Yes,
-            DrafterStart::Lazy => Wanted::AtFirstUse,
-            DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
-        }
+/// What is wanted before the first order.
+fn wanted_at_first(start: DrafterStart) -> Wanted {
+    match start {
+        DrafterStart::Eager => Wanted::Yes,
+        DrafterStart::Lazy => Wanted::AtFirstUse,
+        DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
     }
 }
 
@@ -178,7 +165,7 @@ impl Drafters {
         let worker = || Worker::new(WorkerKind::Drafter, settings);
         let wanted = match plan.models.is_empty() {
             true => NOT_CONFIGURED,
-            false => plan.start.wanted(),
+            false => wanted_at_first(plan.start),
         };
         let candidates = Candidates::new(plan.models);
         Self {

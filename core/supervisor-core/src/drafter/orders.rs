@@ -4,7 +4,10 @@ use paceline_vocabulary::{Millis, Reason};
 
 use super::candidates::Candidates;
 use super::order::{DrafterOrder, OpenOrder, OrderGoal};
-use super::{Action, DrafterInputs, DrafterPlan, Drafters, NOT_CONFIGURED, Successor, Wanted};
+use super::{
+    Action, DrafterInputs, DrafterPlan, Drafters, NOT_CONFIGURED, Successor, Wanted,
+    wanted_at_first,
+};
 use crate::denial::OrderRefusal;
 use crate::ids::{OrderId, WorkerSlot};
 use crate::worker::{self, Phase, StopReason};
@@ -192,7 +195,7 @@ impl Drafters {
         self.model = self.candidates.first();
         self.wanted = match (self.model.is_empty(), had_none) {
             (true, _) => NOT_CONFIGURED,
-            (false, true) => self.start.wanted(),
+            (false, true) => wanted_at_first(self.start),
             (false, false) => self.wanted,
         };
     }

@@ -314,7 +314,7 @@ impl Routing {
         let pays = measured(figures.map(|figures| &figures.by_sequences[..]), running).pays();
         let crowded = match pays {
             Some(pays) => running > 1 && !pays,
-            None => running > self.policy.max_concurrent.unwrap_or(PRIOR_CONCURRENT),
+            None => running > self.policy.max_concurrent.or(PRIOR_CONCURRENT),
         };
         let forced = |permit: &Permit| permit.reason == RouteReason::Forced && permit.max_draft > 0;
         let may_draft = self.policy.force != Force::Plain

@@ -1,9 +1,8 @@
 //! The operator's routing policy: the configuration's at first, changed key by key at run time.
 //! Each change has a number.
 
-use std::fmt::Display;
-
-use paceline_vocabulary::{Force, Limit};
+use paceline_settings::{Auto, RoutingConfig};
+use paceline_vocabulary::Force;
 
 /// The policy in force.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,22 +12,16 @@ pub struct Policy {
     /// `routing.force`
     pub force: Force,
     /// `routing.max_concurrent`
-    pub max_concurrent: Limit<u32>,
+    pub max_concurrent: Auto<u32>,
     /// `routing.max_context`
-    pub max_context: Limit<u32>,
+    pub max_context: Auto<u32>,
     /// `routing.kv_pressure`
     pub kv_pressure: f64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self {
-            epoch: 0,
-            force: Force::Auto,
-            max_concurrent: Limit::Auto,
-            max_context: Limit::Auto,
-            kv_pressure: 0.85,
-        }
+        Self::of(&RoutingConfig::default())
     }
 }
 
@@ -38,9 +31,9 @@ pub enum PolicyChange {
     /// `routing.force`
     Force(Force),
     /// `routing.max_concurrent`
-    MaxConcurrent(Limit<u32>),
+    MaxConcurrent(Auto<u32>),
     /// `routing.max_context`
-    MaxContext(Limit<u32>),
+    MaxContext(Auto<u32>),
     /// `routing.kv_pressure`
     KvPressure(f64),
 }
@@ -60,21 +53,22 @@ impl PolicyChange {
     pub fn value(self) -> String {
         match self {
             PolicyChange::Force(force) => force.word().to_owned(),
-            PolicyChange::MaxConcurrent(limit) | PolicyChange::MaxContext(limit) => text(limit),
+            PolicyChange::MaxConcurrent(limit) | PolicyChange::MaxContext(limit) => {
+                limit.given().map_or_else(|| "auto".to_owned(), |number| number.to_string())
+            }
             // Always with a point: the configuration's form of a number that is no integer.
             PolicyChange::KvPressure(share) => format!("{share:?}"),
         }
     }
 }
 
-fn text(limit: Limit<impl Display>) -> String {
-    match limit {
-        Limit::Auto => "auto".to_owned(),
-        Limit::Is(number) => number.to_string(),
-    }
-}
-
 impl Policy {
+    /// The configuration's policy.
+    pub fn of(routing: &RoutingConfig) -> Self {
+        let RoutingConfig { force, max_concurrent, max_context, kv_pressure, .. } = *routing;
+        Self { epoch: 0, force, max_concurrent, max_context, kv_pressure }
+    }
+
     /// The next policy: this one with one key changed.
     pub fn with(&self, change: PolicyChange) -> Self {
         let mut policy = Self { epoch: self.epoch + 1, ..*self };
@@ -111,13 +105,13 @@ mod tests {
     #[test]
     fn each_change_is_counted_and_keeps_the_other_keys() {
         let first = Policy::default();
-        let second = first.with(PolicyChange::MaxConcurrent(Limit::Is(2)));
+        let second = first.with(PolicyChange::MaxConcurrent(Auto::Is(2)));
         let third = second.with(PolicyChange::Force(Force::Plain));
         assert_eq!((first.epoch, second.epoch, third.epoch), (0, 1, 2));
-        assert_eq!((third.force, third.max_concurrent), (Force::Plain, Limit::Is(2)));
-        assert_eq!((third.max_context, third.kv_pressure), (Limit::Auto, 0.85));
+        assert_eq!((third.force, third.max_concurrent), (Force::Plain, Auto::Is(2)));
+        assert_eq!((third.max_context, third.kv_pressure), (Auto::Auto, 0.85));
         let values = third.settings().map(PolicyChange::value);
         assert_eq!(values, ["plain", "2", "auto", "0.85"]);
-        assert_eq!(first.value_before(PolicyChange::MaxConcurrent(Limit::Is(2))), "auto");
+        assert_eq!(first.value_before(PolicyChange::MaxConcurrent(Auto::Is(2))), "auto");
     }
 }

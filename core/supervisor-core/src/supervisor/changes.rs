@@ -22,9 +22,7 @@ impl Supervisor {
         out.push(Action::LogOrder { order_id, subject: "settings", to: tuning.words() });
         match tuning {
             Tuning::Admission(bounds) => {
-                self.settings.queue_places = bounds.queue_places;
-                self.settings.queue_wait_ms = bounds.queue_wait_ms;
-                self.settings.streams_per_key = bounds.streams_per_key;
+                self.settings.admission = bounds;
                 self.admission.set_bounds(bounds);
             }
             Tuning::Drafters(plan) => {

@@ -59,8 +59,7 @@ impl Supervisor {
         let target = Worker::new(WorkerKind::Target, settings.worker);
         let choice = TargetChoice { model: String::new(), drafters: plan.models.clone() };
         let drafters = Drafters::new(settings.worker, plan, term);
-        let admission =
-            Admission::new(settings.queue_places, settings.queue_wait_ms, settings.streams_per_key);
+        let admission = Admission::new(settings.admission);
         let announced = Notice { outage: target.outage(), ..Notice::default() };
         Self {
             settings,

@@ -1,18 +1,19 @@
 //! Names and small helpers that scenarios and simulations share.
 
+pub(crate) use paceline_settings::{Auto, DrafterStart};
 pub(crate) use paceline_vocabulary::report::{
     CostModel, DrafterInfo, GatewayReport, Heartbeat, KvClass, KvUse, LinkReport, MemoryUse,
     ModelInfo, SpeculationBucket, SpeculationFigures, StepTimes,
 };
 pub(crate) use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
 pub(crate) use paceline_vocabulary::{
-    Epoch, Force, KeyId, Lane, Limit, Millis, ModelMark, Permit, RouteReason, RouteWish, Term,
+    Epoch, Force, KeyId, Lane, Millis, ModelMark, Permit, RouteReason, RouteWish, Term,
 };
 
 pub(crate) use crate::admission::AdmissionBounds;
 pub(crate) use crate::capacity::Capacity;
 pub(crate) use crate::denial::Denial;
-pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnds};
+pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, LinkEnds};
 pub(crate) use crate::operations::{OperatorOrder, ServiceProcess, TargetChoice, TargetSwapOrder};
 pub(crate) use crate::request::Fingerprint;
 pub(crate) use crate::request::{RequestSummary, ServedRequest};
@@ -67,8 +68,8 @@ pub(crate) fn served_plainly(tokens: u64) -> ServedRequest {
 /// A change of the policy from the words of a scenario.
 pub(crate) fn policy_change(key: &str, value: &str) -> PolicyChange {
     let limit = |value: &str| match value {
-        "auto" => Limit::Auto,
-        number => Limit::Is(number.parse().expect("a number")),
+        "auto" => Auto::Auto,
+        number => Auto::Is(number.parse().expect("a number")),
     };
     match key {
         "routing.force" => PolicyChange::Force(Force::from_word(value).expect("a force")),

@@ -1,5 +1,7 @@
 //! The bounds of a worker's process.
 
+use paceline_settings::SupervisorConfig;
+
 /// Settings of a worker that the core knows in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSettings {
@@ -37,19 +39,30 @@ pub struct WorkerTimeouts {
     pub kill_ms: u64,
 }
 
-impl Default for WorkerSettings {
-    fn default() -> Self {
+impl WorkerSettings {
+    /// The configuration's settings for a system where a kill strands memory, or for another, and
+    /// where one stage of a teardown takes at most `teardown_ms`.
+    pub fn of(supervisor: &SupervisorConfig, kill_strands_memory: bool, teardown_ms: u64) -> Self {
+        let hang_ms = supervisor.hang_s.saturating_mul(1_000);
         let timeouts = WorkerTimeouts {
-            start_ms: 30_000,
-            load_ms: 30_000,
+            start_ms: hang_ms.max(30_000),
+            // A file system may pause longer than an engine: a false kill here costs a whole load.
+            load_ms: hang_ms.max(30_000),
             silent_ms: 2_000,
-            hang_ms: 10_000,
+            hang_ms,
             ask_ms: 5_000,
             term_ms: 10_000,
-            quiet_ms: 2_000,
-            teardown_ms: 30_000,
+            quiet_ms: if kill_strands_memory { 10_000 } else { 2_000 },
+            teardown_ms,
             kill_ms: 5_000,
         };
-        Self { timeouts, restarts: 5, restart_period_ms: 60_000, kill_strands_memory: false }
+        let restart_period_ms = supervisor.restart_period_s.saturating_mul(1_000);
+        Self { timeouts, restarts: supervisor.restarts, restart_period_ms, kill_strands_memory }
+    }
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        Self::of(&SupervisorConfig::default(), false, 30_000)
     }
 }

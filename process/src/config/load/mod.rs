@@ -8,10 +8,10 @@ use super::environment::{self, text_variables};
 use super::kept::{self, KeptChange, SETTINGS_VAR};
 use super::layers::Layers;
 use super::model_dirs::PINS;
-use super::policy::POLICY_KEYS;
 use super::source::{Setting, Source};
 use super::{CONFIG_VAR, Config, ConfigError, warnings};
 use paceline_checkpoint::{ModelPlaces, ModelRef, SMOLLM2};
+use paceline_settings::changes_at_once;
 
 /// A configuration and where it came from.
 #[derive(Clone, Debug)]
@@ -186,7 +186,7 @@ impl Loaded {
         let defaults = Layers::new().settings(&Config::default());
         self.settings.iter().filter(move |setting| {
             let default = defaults.iter().find(|default| default.key == setting.key);
-            POLICY_KEYS.contains(&setting.key.as_str())
+            changes_at_once("routing", &setting.key)
                 && default.is_some_and(|default| default.value != setting.value)
         })
     }

@@ -2,7 +2,8 @@
 //! each step within the permit (`target-core/speculation`). This module decides about a request as
 //! a whole, and gives the reason.
 
-use paceline_vocabulary::{Force, Lane, Limit, Permit, RouteReason, RouteWish};
+use paceline_settings::Auto;
+use paceline_vocabulary::{Force, Lane, Permit, RouteReason, RouteWish};
 
 use super::policy::Policy;
 
@@ -169,7 +170,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
 }
 
 struct Guard {
-    cap: Limit<u32>,
+    cap: Auto<u32>,
     found: u32,
     /// The bounded figure for all requests together, to which the measurement refers.
     all: u32,
@@ -188,18 +189,18 @@ enum Judged {
 impl Guard {
     fn judge(&self, asked: bool) -> Judged {
         match (self.cap, self.measured.pays()) {
-            (Limit::Is(most), _) if self.found > most => Judged::OverCap,
-            (Limit::Is(_), _) => Judged::Within,
-            (Limit::Auto, _) if asked => Judged::Within,
-            (Limit::Auto, Some(true)) => Judged::Within,
+            (Auto::Is(most), _) if self.found > most => Judged::OverCap,
+            (Auto::Is(_), _) => Judged::Within,
+            (Auto::Auto, _) if asked => Judged::Within,
+            (Auto::Auto, Some(true)) => Judged::Within,
             // In a range that was thought good it is the pair that does not pay, elsewhere the load
             // or the length.
-            (Limit::Auto, Some(false)) if self.all <= self.prior => {
+            (Auto::Auto, Some(false)) if self.all <= self.prior => {
                 Judged::Doubtful(RouteReason::NotWorth)
             }
-            (Limit::Auto, Some(false)) => Judged::Doubtful(self.reason),
-            (Limit::Auto, None) if self.found > self.prior => Judged::Doubtful(self.reason),
-            (Limit::Auto, None) => Judged::Within,
+            (Auto::Auto, Some(false)) => Judged::Doubtful(self.reason),
+            (Auto::Auto, None) if self.found > self.prior => Judged::Doubtful(self.reason),
+            (Auto::Auto, None) => Judged::Within,
         }
     }
 }

@@ -3,8 +3,8 @@ use super::*;
 const POLICY: Policy = Policy {
     epoch: 7,
     force: Force::Auto,
-    max_concurrent: Limit::Auto,
-    max_context: Limit::Auto,
+    max_concurrent: Auto::Auto,
+    max_context: Auto::Auto,
     kv_pressure: 0.85,
 };
 const LATE: DrafterState = DrafterState::Late { max_draft: 15 };
@@ -76,7 +76,7 @@ fn the_first_guard_that_denies_gives_the_reason() {
     let long = Signals { context_tokens: 4_097, ..CALM };
     let full = Signals { kv_pressure: 0.86, ..CALM };
     let images = Signals { images: true, ..CALM };
-    let capped = Policy { max_concurrent: Limit::Is(2), max_context: Limit::Is(100), ..POLICY };
+    let capped = Policy { max_concurrent: Auto::Is(2), max_context: Auto::Is(100), ..POLICY };
     let speculative = Policy { force: Force::Speculative, ..POLICY };
     let both = Policy { force: Force::Speculative, ..capped };
     let plain = Policy { force: Force::Plain, ..POLICY };
@@ -122,7 +122,7 @@ fn the_first_guard_that_denies_gives_the_reason() {
 #[test]
 fn measurements_replace_priors_but_not_caps() {
     let (auto, wished) = (RouteWish::Auto, RouteWish::Speculative);
-    let capped = Policy { max_concurrent: Limit::Is(2), ..POLICY };
+    let capped = Policy { max_concurrent: Auto::Is(2), ..POLICY };
     let load = |running, by_sequences| Signals { by_sequences, ..among(running) };
     let length = |context_tokens, by_context| Signals { context_tokens, by_context, ..CALM };
     let few = Measured { steps: MEASURED_STEPS - 1, ..PAYS };

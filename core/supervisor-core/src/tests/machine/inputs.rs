@@ -171,10 +171,10 @@ impl Machine {
             PolicyChange::Force(Force::Auto),
             PolicyChange::Force(Force::Plain),
             PolicyChange::Force(Force::Speculative),
-            PolicyChange::MaxConcurrent(Limit::Is(2)),
-            PolicyChange::MaxConcurrent(Limit::Auto),
+            PolicyChange::MaxConcurrent(Auto::Is(2)),
+            PolicyChange::MaxConcurrent(Auto::Auto),
             PolicyChange::KvPressure(0.5),
-            PolicyChange::MaxContext(Limit::Is(4_096)),
+            PolicyChange::MaxContext(Auto::Is(4_096)),
         ];
         let change = changes[setting as usize % changes.len()];
         self.last_order += 1;

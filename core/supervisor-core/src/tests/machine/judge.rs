@@ -108,7 +108,7 @@ impl Machine {
             (admission.queued(), admission.active(), admission.reserved_bytes());
         let late = self.core.next_deadline().is_some_and(|due| due.0 <= self.now);
         self.require(!late, "a deadline is left over");
-        self.require(queued <= self.settings.queue_places, "the queue is bounded (I6)");
+        self.require(queued <= self.settings.admission.queue_places, "the queue is bounded (I6)");
         self.require(active <= self.capacity.max_sequences, "sequences are bounded (I6)");
         let held: u64 = self
             .requests
@@ -227,7 +227,7 @@ impl Machine {
             };
             (*ticket, request.summary.key, standing)
         }));
-        let limit = self.settings.streams_per_key;
+        let limit = self.settings.admission.streams_per_key;
         fairness.passed(key, limit).into_iter().for_each(|passed| self.tally(true, passed));
         if let Err(why) = fairness.judge(key, limit) {
             self.require(false, &format!("r{}: {why}", ticket.0));
@@ -283,7 +283,7 @@ impl Machine {
             && self.received.works(slot, self.now)
             && !self.received.not_worth
             && policy.force != Force::Plain
-            && policy.max_concurrent == Limit::Auto
+            && policy.max_concurrent == Auto::Auto
             && self.received.pressure <= policy.kv_pressure
             && self.core.admission().active() <= FEW;
         let allowed = permit.lane == Lane::Speculative;

@@ -191,7 +191,7 @@ impl Machine {
     fn new(seed: u64, inputs: Vec<Input>, bug: Option<Bug>) -> Self {
         let mut random = Random::new(seed ^ 0x5EED);
         let mut settings = Settings::default();
-        (settings.queue_places, settings.streams_per_key) = (8, 3);
+        (settings.admission.queue_places, settings.admission.streams_per_key) = (8, 3);
         let starts =
             [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
         let models: &[&str] = match random.below(12) {

@@ -29,10 +29,10 @@ fn set(settings: &mut Settings, plan: &mut DrafterPlan, words: &Words<'_>) {
         let number = || value.parse::<u64>().expect("a number");
         match key {
             "restarts" => settings.worker.restarts = number() as u32,
-            "places" => settings.queue_places = number() as usize,
-            "streams_per_key" => settings.streams_per_key = number() as usize,
+            "places" => settings.admission.queue_places = number() as usize,
+            "streams_per_key" => settings.admission.streams_per_key = number() as usize,
             "notice_ms" => settings.notice_ms = number(),
-            "queue_wait_ms" => settings.queue_wait_ms = number(),
+            "queue_wait_ms" => settings.admission.queue_wait_ms = number(),
             "kill_strands_memory" => settings.worker.kill_strands_memory = value == "yes",
             "idle_stop_ms" => plan.idle_stop_ms = number(),
             "permits" => assert_eq!(value, "by_hand"),

@@ -122,14 +122,16 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut settings = Settings {
-            queue_places: 4,
-            queue_wait_ms: 3_000,
-            streams_per_key: 2,
+            admission: AdmissionBounds {
+                queue_places: 4,
+                queue_wait_ms: 3_000,
+                streams_per_key: 2,
+            },
             notice_ms: seed % 2 * 1_000,
             ..Settings::default()
         };
         if random.below(2) == 0 {
-            settings.policy.max_concurrent = Limit::Is(1);
+            settings.policy.max_concurrent = Auto::Is(1);
         }
         let starts =
             [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
@@ -260,7 +262,10 @@ impl World {
 
     fn check(&mut self, answering: bool) {
         let admission = self.core.admission();
-        self.assert(admission.queued() <= self.settings.queue_places, "the queue is bounded");
+        self.assert(
+            admission.queued() <= self.settings.admission.queue_places,
+            "the queue is bounded",
+        );
         self.assert(admission.active() <= self.capacity.max_sequences, "sequences are bounded");
         let held = self.requests.values().map(|(_, fate)| match fate {
             Fate::Running { cost_bytes, .. } | Fate::Over { cost_bytes, .. } => *cost_bytes,
@@ -275,7 +280,7 @@ impl World {
         let overdue = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Waiting).find(
             |(ticket, _)| {
                 let since = self.submitted.get(ticket.0 as usize).copied().unwrap_or(self.now);
-                self.now.since(since) >= self.settings.queue_wait_ms
+                self.now.since(since) >= self.settings.admission.queue_wait_ms
             },
         );
         self.assert(overdue.is_none(), "a request waits longer than it may");

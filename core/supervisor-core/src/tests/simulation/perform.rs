@@ -318,12 +318,12 @@ impl World {
         }));
         let oldest = fairness.oldest(key) == Some(ticket);
         self.assert(oldest, &format!("r{} is admitted before an older one of its key", ticket.0));
-        let admission = fairness.judge(key, self.settings.streams_per_key);
+        let admission = fairness.judge(key, self.settings.admission.streams_per_key);
         self.assert(
             admission.is_ok(),
             &format!("r{}: {}", ticket.0, admission.err().unwrap_or_default()),
         );
-        for passed in fairness.passed(key, self.settings.streams_per_key) {
+        for passed in fairness.passed(key, self.settings.admission.streams_per_key) {
             *self.seen.entry(passed.to_owned()).or_default() += 1;
         }
     }

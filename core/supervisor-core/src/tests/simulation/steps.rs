@@ -184,10 +184,10 @@ impl World {
             PolicyChange::Force(Force::Auto),
             PolicyChange::Force(Force::Auto),
             PolicyChange::Force(Force::Speculative),
-            PolicyChange::MaxConcurrent(Limit::Is(1)),
-            PolicyChange::MaxConcurrent(Limit::Auto),
+            PolicyChange::MaxConcurrent(Auto::Is(1)),
+            PolicyChange::MaxConcurrent(Auto::Auto),
             PolicyChange::KvPressure(0.5),
-            PolicyChange::MaxContext(Limit::Auto),
+            PolicyChange::MaxContext(Auto::Auto),
         ][self.random.below(8) as usize];
         self.orders.insert(order_id, ("set", false, 0));
         self.deliver(Event::PolicySet { order_id, change });
@@ -206,12 +206,9 @@ impl World {
             }
             _ => {
                 let places = [4, 6][self.random.below(2) as usize];
-                let bounds = AdmissionBounds {
-                    queue_places: places.max(self.core.admission().queued()),
-                    queue_wait_ms: self.settings.queue_wait_ms,
-                    streams_per_key: self.settings.streams_per_key,
-                };
-                self.settings.queue_places = bounds.queue_places;
+                let queue_places = places.max(self.core.admission().queued());
+                let bounds = AdmissionBounds { queue_places, ..self.settings.admission };
+                self.settings.admission = bounds;
                 Tuning::Admission(bounds)
             }
         };

@@ -3,15 +3,15 @@
 
 use std::fmt;
 
-use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
 
 /// Reads a list of words: an array, or one text with commas. Spaces around a word and empty words
 /// are left out.
 ///
 /// # Errors
 /// Neither.
-pub(super) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+pub(crate) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     struct Words;
     impl<'de> Visitor<'de> for Words {
         type Value = Vec<String>;
@@ -62,7 +62,7 @@ impl ModelAliases {
 }
 
 impl Serialize for ModelAliases {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Auto => serializer.serialize_str("auto"),
             Self::Any => serializer.serialize_str("*"),
@@ -78,6 +78,35 @@ impl<'de> Deserialize<'de> for ModelAliases {
             [word] if word == "auto" => Self::Auto,
             _ if names.iter().any(|name| name == "*") => Self::Any,
             _ => Self::Named(names),
+        })
+    }
+}
+
+/// Who may give orders by the status page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Operators {
+    /// `"auto"`: without keys a browser on this machine; with keys nobody.
+    #[default]
+    Auto,
+    /// The owners of the keys with these names; without a name nobody.
+    Keys(Vec<String>),
+}
+
+impl Serialize for Operators {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Keys(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Operators {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let names = words(deserializer)?;
+        Ok(match names.as_slice() {
+            [word] if word == "auto" => Self::Auto,
+            _ => Self::Keys(names),
         })
     }
 }

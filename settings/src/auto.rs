@@ -16,12 +16,17 @@ pub enum Auto<T> {
     Is(T),
 }
 
-impl<T: Copy> Auto<T> {
+impl<T> Auto<T> {
     /// The operator's number, or `found`.
     pub fn or(self, found: T) -> T {
+        self.given().unwrap_or(found)
+    }
+
+    /// The operator's number, if there is one.
+    pub fn given(self) -> Option<T> {
         match self {
-            Auto::Auto => found,
-            Auto::Is(value) => value,
+            Auto::Auto => None,
+            Auto::Is(value) => Some(value),
         }
     }
 }
