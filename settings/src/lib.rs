@@ -15,6 +15,8 @@ mod auto;
 mod bounds;
 mod declare;
 mod drafter_models;
+#[cfg(test)]
+mod example;
 mod lookup;
 mod names;
 mod table;
