@@ -57,17 +57,17 @@ impl SettingsDesk {
     /// # Errors
     /// The configuration cannot be read, or the service is about to end.
     pub async fn show(&self, handle: &ActorHandle) -> Result<ShowSettingsResponse, Status> {
-        let loaded = self.loaded().await?;
+        let mut shown = self.loaded().await?.shown();
         let policy = handle.status().await?.routing.unwrap_or_default().policy;
-        let settings = loaded.settings().iter().map(|setting| in_force(setting, &policy));
-        let path = |path: Option<&PathBuf>| {
-            path.map(|path| path.display().to_string()).unwrap_or_default()
-        };
-        Ok(ShowSettingsResponse {
-            settings: settings.collect(),
-            config_file: path(loaded.file.as_ref()),
-            kept_file: path(loaded.kept_file.as_ref()),
-        })
+        for setting in &mut shown.settings {
+            let is_other =
+                |one: &&PolicySetting| one.key == setting.key && one.value != setting.value;
+            if let Some(policy) = policy.iter().find(is_other) {
+                setting.value.clone_from(&policy.value);
+                POLICY_SET.clone_into(&mut setting.source);
+            }
+        }
+        Ok(shown)
     }
 
     /// Keeps these changes and applies those that need no restart.
@@ -210,23 +210,7 @@ fn used(applies: Applies) -> SettingUse {
 fn setting(loaded: &Loaded, key: &str) -> Setting {
     let found = loaded.settings().iter().find(|setting| setting.key == key);
     let gone = Loose { key: key.to_owned(), value: String::new(), source: Source::Default };
-    message(found.unwrap_or(&gone))
-}
-
-fn message(setting: &Loose) -> Setting {
-    let Loose { key, value, source } = setting.clone();
-    Setting { key, value, source: source.word().to_owned() }
-}
-
-/// A setting as the running service has it.
-fn in_force(setting: &Loose, policy: &[PolicySetting]) -> Setting {
-    let shown = message(setting);
-    match policy.iter().find(|policy| policy.key == shown.key && policy.value != shown.value) {
-        Some(policy) => {
-            Setting { value: policy.value.clone(), source: POLICY_SET.to_owned(), ..shown }
-        }
-        None => shown,
-    }
+    found.unwrap_or(&gone).into()
 }
 
 /// Runs what reads and writes files on a thread for that.

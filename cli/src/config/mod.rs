@@ -6,7 +6,7 @@ use std::path::Path;
 
 use paceline_client::channel::{answered, operations};
 use paceline_client::{Failure, Screen};
-use paceline_process::config::{Applies, Assignment, KeptChange, Setting as Loose, Source};
+use paceline_process::config::{Applies, Assignment, KeptChange, Source};
 use paceline_process::{Loaded, RuntimeDir};
 use paceline_proto::v1::{
     ChangeSettingsRequest, ChangeSettingsResponse, Setting, SettingAssignment, SettingChange,
@@ -73,7 +73,7 @@ async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
 async fn shown(config: Option<&Path>) -> Result<(ShowSettingsResponse, bool), Failure> {
     Ok(match service(config)? {
         true => (of_service(config).await?, true),
-        false => (of_files(config)?, false),
+        false => (Loaded::find(config)?.shown(), false),
     })
 }
 
@@ -149,18 +149,6 @@ async fn of_service(config: Option<&Path>) -> Result<ShowSettingsResponse, Failu
     answered(client.show_settings(ShowSettingsRequest {}), WAIT, &place).await
 }
 
-fn of_files(config: Option<&Path>) -> Result<ShowSettingsResponse, Failure> {
-    let loaded = Loaded::find(config)?;
-    let path = |path: Option<&std::path::PathBuf>| {
-        path.map(|path| path.display().to_string()).unwrap_or_default()
-    };
-    Ok(ShowSettingsResponse {
-        settings: loaded.settings().iter().map(message).collect(),
-        config_file: path(loaded.file.as_ref()),
-        kept_file: path(loaded.kept_file.as_ref()),
-    })
-}
-
 async fn changed_by_service(
     config: Option<&Path>,
     changes: &[KeptChange],
@@ -187,7 +175,7 @@ fn changed_in_file(
     let outcome = |change: &KeptChange| {
         let find = |loaded: &Loaded| {
             let all = loaded.settings().iter();
-            all.clone().find(|setting| setting.key == change.key()).map(message)
+            all.clone().find(|setting| setting.key == change.key()).map(Setting::from)
         };
         let gone = || Setting { key: change.key().to_owned(), ..Setting::default() };
         let (was, setting) = (find(&before), find(&after).unwrap_or_else(gone));
@@ -199,12 +187,6 @@ fn changed_in_file(
         changes: changes.iter().map(outcome).collect(),
         kept_file: after.kept_file.map(|path| path.display().to_string()).unwrap_or_default(),
     })
-}
-
-/// The setting as the service shows it.
-pub fn message(setting: &Loose) -> Setting {
-    let Loose { key, value, source } = setting.clone();
-    Setting { key, value, source: source.word().to_owned() }
 }
 
 /// Whether `asked` names this key, or its section.
@@ -284,7 +266,7 @@ mod tests {
     use super::*;
 
     fn setting(key: &str, value: &str, source: Source) -> Setting {
-        message(&Loose { key: key.into(), value: value.into(), source })
+        Setting { key: key.into(), value: value.into(), source: source.word().into() }
     }
 
     #[test]

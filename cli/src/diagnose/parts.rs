@@ -100,7 +100,7 @@ async fn settings(config: Option<&Path>, loaded: &Loaded, is_running: bool) -> V
     let running = if is_running { running.await } else { None };
     match running {
         Some(settings) => settings,
-        None => loaded.settings().iter().map(crate::config::message).collect(),
+        None => loaded.shown().settings,
     }
 }
 

@@ -10,7 +10,7 @@
 //! [`assignment`], [`kept`] are sources · [`known_keys`] names unknown keys · [`validate`] checks
 //! texts and what settings say about each other, [`exposure`] addresses · [`default_model`] decides
 //! what is served if nothing is named · [`policy`] changes keys of a running service ·
-//! [`worker_digest`] decides which settings reload a worker.
+//! [`message`] shows settings · [`worker_digest`] decides which settings reload a worker.
 
 mod assignment;
 mod default_model;
@@ -22,6 +22,7 @@ mod kept;
 mod known_keys;
 mod layers;
 mod load;
+mod message;
 mod model_dirs;
 mod policy;
 mod source;
