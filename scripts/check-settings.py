@@ -2,7 +2,8 @@
 """Fails if a table of docs/settings.md is not what paceline.example.toml says.
 
 check-settings.py [DIRECTORY], by default this project. check-settings.py --write writes the tables. Each section of
-paceline.example.toml, which a test compares with the defaults of the program, is a table: key, default, and the comment.
+paceline.example.toml, which a test compares with the settings that settings/src/table.rs declares, is a table: key, default,
+and the comment.
 """
 import os
 import re

@@ -23,7 +23,6 @@
 
 mod args;
 mod burst;
-mod checkpoint;
 mod contexts;
 mod conversation;
 mod experiment;

@@ -16,7 +16,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// SHA-256 of a file, in hexadecimal; `None` if it cannot be read.
-pub fn of_file(path: &Path) -> Option<String> {
+fn of_file(path: &Path) -> Option<String> {
     let mut file = crate::files::open(path).ok()?;
     let (mut hasher, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {

@@ -6,7 +6,7 @@ use paceline_process::Loaded;
 use paceline_system::platform;
 use serde::Serialize;
 
-use crate::fetch::device_memory;
+use crate::fetch::device_report;
 use crate::status::aligned;
 
 /// A known model, as the command prints it.
@@ -26,7 +26,7 @@ struct Row {
 /// The output was closed.
 pub async fn run(json: bool, screen: &mut Screen) -> Result<(), Failure> {
     let usable = match Loaded::find(None) {
-        Ok(loaded) => device_memory(&loaded).await.usable,
+        Ok(loaded) => device_report(&loaded).await.usable_bytes,
         // The list needs no configuration.
         Err(_) => platform::available_memory(),
     };

@@ -21,6 +21,7 @@ pub mod ask_once;
 pub mod chat;
 pub mod completions;
 pub mod config;
+mod device;
 pub mod diagnose;
 pub mod doctor;
 pub mod drafter;

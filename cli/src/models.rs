@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_checkpoint::{CheckpointKind, ListedCheckpoint, ModelPlaces, config};
+use paceline_checkpoint::{CheckpointKind, ListedCheckpoint, ModelPlaces, ModelSummary};
 use paceline_client::print::bytes;
 use paceline_client::{Failure, Screen};
 use serde::Serialize;
@@ -61,9 +61,7 @@ impl Model {
             CheckpointKind::Pulled { is_current } => ("pulled", is_current),
             CheckpointKind::HubCache { is_current } => ("hub cache", is_current),
         };
-        let config = config::read(&path).unwrap_or_default();
-        let family = config::family(&config).map(str::to_owned);
-        let quantization = config::quantization(&config);
+        let ModelSummary { family, quantization } = ModelSummary::of(&path);
         let path = path.display().to_string();
         Self { name, source, revision, current, bytes, family, quantization, missing, path }
     }

@@ -9,6 +9,7 @@ use clap::Parser;
 use paceline_process::lifecycle::ParentWatch;
 use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{Loaded, Signals, task, telemetry};
+use paceline_proto::report::GatewayReport;
 use paceline_system::environment::env;
 use paceline_system::start;
 use paceline_system::start::PARENT_FD;
@@ -38,10 +39,6 @@ struct Arguments {
     /// supervisor before a swap
     #[arg(long, value_name = "DIR", hide = true)]
     check_model: Option<PathBuf>,
-    /// Print the limits of the images that the model in this directory reads, as a JSON object or
-    /// null, and serve nothing; asked by `paceline inspect`
-    #[arg(long, value_name = "DIR", hide = true)]
-    image_limits: Option<PathBuf>,
 }
 
 /// Runs the process with the words of its command line, and returns its exit code.
@@ -71,16 +68,13 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     let orders = LanguageOrders { vision: config.target.vision, ..Default::default() };
     if let Some(dir) = &arguments.check_model {
         let language = orders.read(dir)?;
-        for lacking in language.template.iter().flat_map(|template| template.lacks()) {
-            // A reader that is gone needs no answer.
-            let _ = writeln!(std::io::stdout(), "{lacking}");
-        }
-        return Ok(Exit::Asked);
-    }
-    if let Some(dir) = &arguments.image_limits {
-        let limits = crate::images::described(&orders.read(dir)?, &config.limits);
+        let lacks = language.template.iter().flat_map(|template| template.lacks());
+        let report = GatewayReport {
+            lacks: lacks.collect(),
+            images: crate::images::described(&language, &config.limits),
+        };
         // A reader that is gone needs no answer.
-        let _ = writeln!(std::io::stdout(), "{limits}");
+        let _ = writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?);
         return Ok(Exit::Asked);
     }
     telemetry::start(&config.log);

@@ -245,8 +245,9 @@ fn protocol_word(file: &Path) -> Option<&'static str> {
     // Ids of requests and bounds of their elements are the same in all protocols.
     let text = text.replace("paceline_proto::ids::", "");
     let text = text.replace("paceline_proto::limits", "");
-    // The service's status is plain data.
+    // The service's status, and what programs print of a model, are plain data.
     let text = text.replace("paceline_proto::convert::service::", "");
+    let text = text.replace("paceline_proto::report::", "");
     ["tonic::", "prost::", "paceline_proto::"].into_iter().find(|word| text.contains(word))
 }
 

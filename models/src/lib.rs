@@ -54,10 +54,10 @@ pub use kv::{GrowingKv, KeptStates, KvRows, KvStore, LayerKv};
 pub use layers::Positions;
 pub use load::LoadError;
 pub use mlx_rs::{Array, Dtype};
-pub use paceline_blas::RecurrentSizes;
+pub use paceline_checkpoint::RecurrentSizes;
 pub use products::{Products, ProductsChoice, ProductsError};
 pub use segment::{Segment, SequenceId};
 pub use target::{
-    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, plan_target_on,
+    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, planned_hello,
     prepare_next, take_prepared,
 };

@@ -3,19 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use paceline_checkpoint::plan::DeviceKind;
+
+pub use paceline_checkpoint::plan::ProductsChoice;
 pub use paceline_vocabulary::Products;
 
-/// What the configuration asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProductsChoice {
-    /// Integers where there are kernels for them and the model is not [small](SMALL), else floats.
-    #[default]
-    Auto,
-    /// Floats everywhere.
-    Float,
-    /// Integers; a place or a checkpoint without them is an error.
-    Integer,
-}
+use crate::device::on_gpu;
 
 /// The configuration asks for products that this place does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,12 +18,6 @@ pub enum ProductsChoice {
 pub struct ProductsError {
     found: String,
 }
-
-/// Bytes of quantized numbers below which a target is small. It is fast with floats, too, and
-/// rounding changes its answers more. SmolLM2-135M begins its answer about the capital of France with
-/// a token that leads the next best by 0.08 in logits. Rounding to 8 bits moves that lead by up to
-/// 0.4, here as in llama.cpp.
-pub const SMALL: u64 = 256 << 20;
 
 /// Whether the kind depends on the model's size.
 static AUTO: AtomicBool = AtomicBool::new(false);
@@ -57,23 +44,29 @@ pub fn choose(choice: ProductsChoice) -> Result<Products, ProductsError> {
     Ok(products)
 }
 
-/// The choice for a target with `bytes` bytes of quantized numbers, from now on.
-pub(crate) fn for_target(bytes: u64) -> Products {
-    if AUTO.load(Ordering::Relaxed) {
-        INTEGER.store(bytes >= SMALL, Ordering::Relaxed);
+/// What the configuration asks for, by the choice of this process.
+pub(crate) fn choice() -> ProductsChoice {
+    match (REQUIRED.load(Ordering::Relaxed), AUTO.load(Ordering::Relaxed)) {
+        (true, _) => ProductsChoice::Integer,
+        (false, true) => ProductsChoice::Auto,
+        (false, false) => ProductsChoice::Float,
     }
-    products()
+}
+
+/// The properties of this process's device that decide about the form of weights.
+pub(crate) fn device_kind() -> DeviceKind {
+    DeviceKind { on_gpu: on_gpu(), has_kernels: obstacle().is_none() }
+}
+
+/// The products of a target that is loaded, from now on.
+pub(crate) fn settle(products: Products) {
+    INTEGER.store(products == Products::Integer, Ordering::Relaxed);
 }
 
 /// The choice of this process. [`Products::Float`] before [`choose`]: unit tests and examples
 /// compare with floats unless they choose.
 pub(crate) fn products() -> Products {
     if INTEGER.load(Ordering::Relaxed) { Products::Integer } else { Products::Float }
-}
-
-/// Whether a target without products of integers is refused.
-pub(crate) fn are_required() -> bool {
-    REQUIRED.load(Ordering::Relaxed)
 }
 
 /// Instruction set of the kernels by which this process computes; `None` where MLX computes.
@@ -84,7 +77,7 @@ pub fn instructions() -> Option<&'static str> {
 /// Why the crate `blas` does not compute here, in words; `None`: it does.
 #[cfg(target_os = "linux")]
 fn obstacle() -> Option<String> {
-    use crate::device::{allows_nodes, on_gpu};
+    use crate::device::allows_nodes;
 
     let found = if on_gpu() { "a GPU" } else { "a test of MLX's graph" };
     (!allows_nodes()).then(|| found.to_owned())
@@ -101,19 +94,21 @@ mod tests {
     use super::*;
     #[cfg(target_os = "linux")]
     use crate::device;
+    #[cfg(target_os = "linux")]
+    use paceline_checkpoint::plan::SMALL;
 
     #[test]
     #[cfg(target_os = "linux")]
     fn integers_are_chosen_on_the_cpu_and_floats_before_a_choice() {
         device::choose(device::DeviceChoice::Cpu).expect("there is a CPU");
-        assert_eq!((products(), are_required()), (Products::Float, false));
-        for (choice, expected, required) in [
-            (ProductsChoice::Integer, Products::Integer, true),
-            (ProductsChoice::Float, Products::Float, false),
-            (ProductsChoice::Auto, Products::Integer, false),
+        assert_eq!((products(), super::choice()), (Products::Float, ProductsChoice::Float));
+        for (choice, expected) in [
+            (ProductsChoice::Integer, Products::Integer),
+            (ProductsChoice::Float, Products::Float),
+            (ProductsChoice::Auto, Products::Integer),
         ] {
             assert_eq!(choose(choice), Ok(expected), "{choice:?}");
-            assert_eq!((products(), are_required()), (expected, required), "{choice:?}");
+            assert_eq!((products(), super::choice()), (expected, choice));
         }
         assert_eq!(instructions(), paceline_blas::instructions());
     }
@@ -129,7 +124,7 @@ mod tests {
         ] {
             choose(choice).expect("a place with kernels");
             for (bytes, expected) in [(SMALL - 1, small), (SMALL, large), (0, small)] {
-                assert_eq!(for_target(bytes), expected, "{choice:?}, {bytes}");
+                settle(super::choice().on(device_kind(), bytes));
                 assert_eq!(products(), expected, "{choice:?}, {bytes}");
             }
         }

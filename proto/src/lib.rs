@@ -5,6 +5,7 @@
 pub mod convert;
 pub mod ids;
 pub mod limits;
+pub mod report;
 pub mod status;
 pub mod strict;
 #[cfg(test)]

@@ -82,11 +82,30 @@ impl Client {
     /// # Errors
     /// The hub cannot be reached, refuses, or redirects without end.
     pub(crate) fn get(&self, url: Url, begin: u64, what: &str) -> Result<Answer, PullError> {
+        self.request(url, (begin > 0).then(|| format!("bytes={begin}-")), what)
+    }
+
+    /// The first `most` bytes of a file, or all of a shorter one. A server that does not know ranges
+    /// sends more, which is left unread.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub(crate) fn first_bytes(
+        &self,
+        url: Url,
+        most: u64,
+        what: &str,
+    ) -> Result<Vec<u8>, PullError> {
+        let range = format!("bytes=0-{}", most.saturating_sub(1));
+        self.request(url, Some(range), what)?.first(most, what)
+    }
+
+    fn request(&self, url: Url, range: Option<String>, what: &str) -> Result<Answer, PullError> {
         let mut url = url;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.agent.get(url.to_string());
-            if begin > 0 {
-                request = request.header("range", format!("bytes={begin}-"));
+            if let Some(range) = &range {
+                request = request.header("range", range);
             }
             if let Some(Token(token)) = self.token_for(&url.origin) {
                 request = request.header("authorization", format!("Bearer {token}"));
@@ -190,15 +209,21 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 impl Answer {
     /// Reads the whole body, of at most `most` bytes.
     pub(crate) fn read(self, most: u64, what: &str) -> Result<Vec<u8>, PullError> {
-        let Self { body, url, .. } = self;
-        let host = url.origin.authority;
-        let mut bytes = vec![];
-        let read = body.into_reader().take(most + 1).read_to_end(&mut bytes);
-        read.map_err(|cause| PullError::Network { what: what.into(), host, cause: cause.into() })?;
+        let bytes = self.first(most + 1, what)?;
         if bytes.len() as u64 > most {
             let problem = format!("expected at most {most} bytes, found more");
             return Err(PullError::answer(what, problem));
         }
+        Ok(bytes)
+    }
+
+    /// Reads the first `most` bytes of the body, or all of a shorter one.
+    fn first(self, most: u64, what: &str) -> Result<Vec<u8>, PullError> {
+        let Self { body, url, .. } = self;
+        let host = url.origin.authority;
+        let mut bytes = vec![];
+        let read = body.into_reader().take(most).read_to_end(&mut bytes);
+        read.map_err(|cause| PullError::Network { what: what.into(), host, cause: cause.into() })?;
         Ok(bytes)
     }
 

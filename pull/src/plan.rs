@@ -1,5 +1,5 @@
-//! The plan of a pull: the files that it would fetch, the room for them, and the model's
-//! configuration, from which a reader estimates the memory. A plan writes nothing.
+//! The plan of a pull: the files that it would fetch, the room for them, and the model's configuration and
+//! headers, from which a reader computes the memory. A plan writes nothing.
 
 use std::path::Path;
 
@@ -42,6 +42,19 @@ pub(crate) struct PullPlan {
     pub(crate) has_room: bool,
     /// The model's config.json.
     pub(crate) config: Value,
+    /// The headers of its files with weights; none if nothing is to be fetched, or one is no header.
+    pub(crate) headers: Vec<PlannedHeader>,
+}
+
+/// The header of a safetensors file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PlannedHeader {
+    /// Name of the file in the model's directory.
+    pub(crate) name: String,
+    /// Bytes of the file.
+    pub(crate) bytes: u64,
+    /// The header's JSON.
+    pub(crate) header: String,
 }
 
 /// A file of a plan.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_checkpoint::files::{self, CONFIG, INDEX};
-use paceline_checkpoint::{ModelName, ModelPlaces, ModelRef, missing_files};
+use paceline_checkpoint::{ModelName, ModelPlaces, ModelRef, header, missing_files};
 
 use crate::client::Client;
 use crate::digest::Expected;
@@ -12,9 +12,17 @@ use crate::error::PullError;
 use crate::files::{is_safe, is_weights};
 use crate::hub::{RemoteFile, Revision};
 use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
-use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PullPlan, read_config};
+use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PlannedHeader, PullPlan, read_config};
 use crate::progress::{Progress, bytes};
 use crate::store::{ModelFolder, check_space, has_all, length, part_of};
+
+/// Bytes of a file with weights that are asked for at first. Headers of most files are shorter.
+const USUAL_HEADER_BYTES: u64 = 1 << 18;
+
+/// Most bytes of the headers of all files: those of the largest models have some 20 MiB.
+const MAX_HEADERS_BYTES: usize = 64 << 20;
+/// Most files whose headers are read: the largest models have some 200.
+const MAX_HEADERS: usize = 1_000;
 
 /// A pull of one model.
 pub(crate) struct Pull<'a> {
@@ -75,8 +83,9 @@ impl Pull<'_> {
         Ok(whole)
     }
 
-    /// The plan of a pull of this revision. Writes nothing.
-    pub(crate) fn plan(&self, revision: &str) -> Result<PullPlan, PullError> {
+    /// The plan of a pull of this revision. Writes nothing. `with_headers`: a reader wants to know what the
+    /// weights are.
+    pub(crate) fn plan(&self, revision: &str, with_headers: bool) -> Result<PullPlan, PullError> {
         let dir = self.places.of_model(&self.model).ok_or(PullError::NoCache)?;
         let revision = Revision::fetch(&self.client, &self.model, revision)?;
         let (part, whole) = (part_of(&dir, &revision.commit), dir.join(&revision.commit));
@@ -94,13 +103,69 @@ impl Pull<'_> {
             Some(file) => read(file, MAX_CONFIG_BYTES)?,
             None => vec![],
         };
+        let headers = match with_headers && !is_whole {
+            true => self.headers(&needed, &revision)?,
+            false => vec![],
+        };
         Ok(PullPlan {
             model: self.model.to_string(),
             revision: revision.commit,
             weight_bytes: weight_bytes(&needed),
             config: read_config(&config)?,
+            headers,
             ..PullPlan::of_files(&self.client, &whole, files.collect(), 0)
         })
+    }
+
+    /// The headers of the files with weights among these. None if one cannot be had, which the load will
+    /// complain of, or if they are more than any model's.
+    fn headers(
+        &self,
+        needed: &[RemoteFile],
+        revision: &Revision,
+    ) -> Result<Vec<PlannedHeader>, PullError> {
+        let (mut headers, mut length) = (vec![], 0);
+        for file in needed.iter().filter(|file| is_weights(&file.name)) {
+            let header = match self.header(file, revision) {
+                Ok(header) => header,
+                // Weights that the hub refuses fail the fetch, and not its plan.
+                Err(PullError::Status { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            let Some(header) = header else { return Ok(vec![]) };
+            length += header.header.len();
+            headers.push(header);
+            if length > MAX_HEADERS_BYTES || headers.len() > MAX_HEADERS {
+                return Ok(vec![]);
+            }
+        }
+        Ok(headers)
+    }
+
+    fn header(
+        &self,
+        file: &RemoteFile,
+        revision: &Revision,
+    ) -> Result<Option<PlannedHeader>, PullError> {
+        let RemoteFile { name, size, .. } = file;
+        let first = |most| {
+            let url = self.client.endpoint().file(&self.model, &revision.commit, name);
+            self.client.first_bytes(url, most, name)
+        };
+        let mut bytes = first(USUAL_HEADER_BYTES)?;
+        let length =
+            bytes.first_chunk::<8>().and_then(|length| header::length(*length, *size).ok());
+        let Some(length) = length else { return Ok(None) };
+        if bytes.len() < 8 + length {
+            bytes = first(8 + length as u64)?;
+        }
+        let header = bytes.get(8..8 + length).and_then(|header| str::from_utf8(header).ok());
+        let planned = |header: &str| PlannedHeader {
+            name: name.clone(),
+            bytes: *size,
+            header: header.to_owned(),
+        };
+        Ok(header.map(planned))
     }
 
     /// The content of a file that a plan reads: from one of these directories, else from the hub.

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use paceline_checkpoint::plan::{Fit, ServedCheckpoint};
 use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::{ConfigError, TARGET_HEAD};
 use paceline_process::{Config, Loaded};
+use paceline_proto::report::DeviceReport;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_supervisor_core::WorkerId;
 use paceline_vocabulary::chain;
-use serde::Deserialize;
 use tokio::process::Command;
 use tonic::Status;
 
@@ -64,29 +65,6 @@ impl TargetSetup {
     }
 }
 
-/// Figures of `paceline-target --inspect`.
-#[derive(Debug, Deserialize)]
-struct Inspected {
-    model: InspectedModel,
-    kv: InspectedKv,
-    machine: InspectedMachine,
-}
-
-#[derive(Debug, Deserialize)]
-struct InspectedModel {
-    memory_bytes: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct InspectedKv {
-    shortest_sequence_bytes: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct InspectedMachine {
-    usable_bytes: Option<u64>,
-}
-
 /// Message about a model that takes `need` bytes, of which `usable` are there.
 fn too_large(need: u64, usable: u64) -> String {
     let [need, usable] = [need, usable].map(|bytes| bytes as f64 / f64::from(1 << 30));
@@ -137,13 +115,13 @@ impl TargetPlanner {
         let named = ModelRef::Directory(model.into());
         let dir = ModelPlaces::of_user().locate(&named).map_err(|error| refuse(chain(&error)))?;
         let model = dir.to_str().unwrap_or(model);
-        let output = self.check(&self.target, &["--inspect", model]).await.map_err(refuse)?;
-        let inspected: Inspected = serde_json::from_slice(&output).map_err(|error| {
-            refuse(format!("the description of {model} is not readable: {error}"))
+        let question = ["--device", "--model", model];
+        let output = self.check(&self.target, &question).await.map_err(refuse)?;
+        let report: DeviceReport = serde_json::from_slice(&output).map_err(|error| {
+            refuse(format!("the report of the device is not readable: {error}"))
         })?;
-        let need =
-            inspected.model.memory_bytes.saturating_add(inspected.kv.shortest_sequence_bytes);
-        let usable = inspected.machine.usable_bytes.map(|free| free.saturating_add(freed_bytes));
+        let need = self.needed_bytes(dir.clone(), &report).await.map_err(refuse)?;
+        let usable = report.usable_bytes.map(|free| free.saturating_add(freed_bytes));
         if let Some(usable) = usable.filter(|usable| *usable < need) {
             return Err(refuse(too_large(need, usable)));
         }
@@ -151,6 +129,22 @@ impl TargetPlanner {
         let mut config = self.config.with_target(model);
         config.resolve_models().map_err(|error| refuse(chain(&error)))?;
         TargetSetup::of(&config).map_err(|error| refuse(chain(&error)))
+    }
+
+    /// Bytes that the model in `dir` takes with its shortest sequence.
+    async fn needed_bytes(&self, dir: PathBuf, report: &DeviceReport) -> Result<u64, String> {
+        let (options, memory) = (self.config.plan_options(report), self.config.kv_memory());
+        // A head that may be the embedding is read.
+        let plan = tokio::task::spawn_blocking(move || {
+            let plan = ServedCheckpoint::open(&dir, &options).and_then(|served| served.plan());
+            plan.map_err(|error| chain(&error))
+        });
+        let plan = tokio::time::timeout(CHECK_TIMEOUT, plan).await.map_err(|_| {
+            let seconds = CHECK_TIMEOUT.as_secs();
+            format!("the headers of the model's files were not read within {seconds} s")
+        })?;
+        let plan = plan.map_err(|error| chain(&error))??;
+        Ok(Fit::new(&plan, memory, None).needed())
     }
 
     /// Standard output of a program that checks a model; the error is what it says.

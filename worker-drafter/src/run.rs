@@ -8,12 +8,11 @@ use paceline_checkpoint::digest;
 use paceline_link::Listener;
 use paceline_link::handshake::{self, Mismatch};
 use paceline_models::{
-    DeviceChoice, DraftInfo, DraftOptions, LoadOptions, ProductsChoice, Quantize, device,
-    plan_draft, plan_target, products,
+    DeviceChoice, DraftInfo, DraftOptions, LoadOptions, Quantize, device, plan_draft, plan_target,
+    planned_hello, products,
 };
 use paceline_process::config::{
-    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, ProductsSetting,
-    TargetConfig,
+    Config, Device, DrafterChoice, DrafterConfig, DrafterFiles, DrafterQuantize, TargetConfig,
 };
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
@@ -202,7 +201,7 @@ impl Misfit {
         let target = config.model_dir().ok()?;
         let TargetConfig { keep_quantized, vision, max_sequences, .. } = config.target;
         let plan = plan_target(&target, LoadOptions { keep_quantized, vision }).ok()?;
-        let hello = plan.hello(&target, handshake::VERSION, max_sequences);
+        let hello = planned_hello(&plan, &target, handshake::VERSION, max_sequences);
         let plan = plan_draft(&files.dir, &files.kind, Some(&target), quantize(config)).ok()?;
         let welcome = plan.info.welcome(hello.version, hello.element, String::new()).ok()?;
         let reason = handshake::check_welcome(&hello, &welcome).err()?;
@@ -219,12 +218,7 @@ fn prepare_device(config: &Config, files: &DrafterFiles) -> Result<(), StartErro
         Device::Gpu => DeviceChoice::Gpu,
     };
     let on_gpu = device::choose(choice).map_err(StartError::Device)?;
-    let choice = match config.target.products {
-        ProductsSetting::Auto => ProductsChoice::Auto,
-        ProductsSetting::Float => ProductsChoice::Float,
-        ProductsSetting::Integer => ProductsChoice::Integer,
-    };
-    let products = products::choose(choice).map_err(StartError::Products)?;
+    let products = products::choose(config.products_choice()).map_err(StartError::Products)?;
     device::limit_cache(MLX_CACHE_BYTES);
     let DrafterFiles { dir, kind } = files;
     tracing::info!(model = %dir.display(), kind, on_gpu, %products, "loading");

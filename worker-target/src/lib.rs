@@ -10,20 +10,20 @@
 
 mod constraint;
 mod cost_file;
+mod device;
 mod drafting;
 mod engine;
 mod error;
 mod features;
-mod fit;
 mod grammar;
 mod image_files;
-mod inspect;
 mod load;
 mod loaded_model;
-mod machine;
 mod outlet;
 mod page_store;
 mod pass;
+#[cfg(test)]
+mod planned_tests;
 mod request;
 mod run;
 mod running;

@@ -3,15 +3,14 @@
 use std::sync::OnceLock;
 
 use paceline_checkpoint::files::TOKENIZER;
+use paceline_checkpoint::plan::{DoesNotFit, Fit, KV_SHARE};
 use paceline_models::exact_lanes::{logit_unit, needs_exact_lanes, set_exact_lanes};
 use paceline_models::load::token_digest;
 use paceline_models::{
-    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, ProductsChoice,
-    ProductsError, Target, TargetInfo, device, draft, load_target_with, plan_target, products,
+    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, LoadOptions, ModelError, ProductsError,
+    Target, TargetInfo, device, draft, load_target_with, plan_target, products,
 };
-use paceline_process::config::{
-    Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes, ProductsSetting,
-};
+use paceline_process::config::{Auto, Config, ConfigError, Device, DrafterFiles, ExactLanes};
 use paceline_process::worker::WorkerContext;
 use paceline_system::clock::unix_seconds;
 use paceline_system::platform;
@@ -23,7 +22,6 @@ use paceline_vocabulary::report::KvClass;
 use crate::cost_file::CostFile;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineParts, LaneForm, WiredState};
-use crate::fit::{DoesNotFit, Fit, KV_SHARE};
 use crate::grammar::Grammars;
 use crate::loaded_model::LoadedModel;
 use crate::page_store::PageStore;
@@ -174,7 +172,7 @@ fn loaded_model(
 fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> {
     let WorkerContext { config, progress, .. } = context;
     let on_gpu = device::choose(device_choice(config))?;
-    products::choose(products_choice(config))?;
+    products::choose(config.products_choice())?;
     set_exact_lanes(on_gpu && lane_form(config) == LaneForm::Exact);
     // Without a bound MLX retains most of the machine's memory.
     device::limit_cache(device::cache_bytes());
@@ -186,11 +184,10 @@ fn load_weights(context: &WorkerContext) -> Result<Box<dyn Target>, StartError> 
     for note in &plan.notes {
         tracing::warn!(note, "checkpoint");
     }
-    let fit = |bytes: Option<u64>| {
-        Fit::new(&plan, config, bytes.map(device::usable_memory)).map_err(StartError::Store)
-    };
-    fit(platform::machine_memory())?.check().map_err(StartError::TooLargeForEver)?;
-    fit(platform::available_memory())?.check().map_err(StartError::TooLarge)?;
+    let fit =
+        |bytes: Option<u64>| Fit::new(&plan, config.kv_memory(), bytes.map(device::usable_memory));
+    fit(platform::machine_memory()).check().map_err(StartError::TooLargeForEver)?;
+    fit(platform::available_memory()).check().map_err(StartError::TooLarge)?;
     Ok(load_target_with(&dir, options, &mut |read, total| progress.set_load(read, total))?)
 }
 
@@ -216,15 +213,6 @@ pub(crate) fn device_choice(config: &Config) -> DeviceChoice {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
         Device::Gpu => DeviceChoice::Gpu,
-    }
-}
-
-/// The products that the configuration names.
-pub(crate) fn products_choice(config: &Config) -> ProductsChoice {
-    match config.target.products {
-        ProductsSetting::Auto => ProductsChoice::Auto,
-        ProductsSetting::Float => ProductsChoice::Float,
-        ProductsSetting::Integer => ProductsChoice::Integer,
     }
 }
 

@@ -11,9 +11,9 @@ use paceline_system::Exit;
 use paceline_vocabulary::chain;
 use tonic::service::RoutesBuilder;
 
+use crate::device;
 use crate::engine::EngineCommand;
 use crate::image_files::ImageFiles;
-use crate::inspect::{self, Inspected};
 use crate::load::load;
 use crate::loaded_model::LoadedModel;
 use crate::serve::TargetService;
@@ -33,10 +33,10 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 #[command(version, about = "Paceline's target worker; started by paceline-supervisor")]
 pub struct Args {
     /// Number of this worker's life in the runtime directory.
-    #[arg(long, required_unless_present = "inspect")]
+    #[arg(long, required_unless_present = "device")]
     pub epoch: Option<u64>,
     /// Number of the supervisor's life that starts it.
-    #[arg(long, required_unless_present = "inspect")]
+    #[arg(long, required_unless_present = "device")]
     pub term: Option<u64>,
     /// Configuration file.
     #[arg(long)]
@@ -44,24 +44,22 @@ pub struct Args {
     /// Percent of the KV budget that is used: less than all of it after the machine went down.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub kv_percent: u8,
-    /// Describe the model in this directory as one JSON object, and serve nothing.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["epoch", "term"])]
-    pub inspect: Option<PathBuf>,
-    /// With --inspect: whether the drafter in this directory goes with the model.
-    #[arg(long, value_name = "DIR", requires = "inspect")]
+    /// Say as one JSON object on what device models run, and serve nothing.
+    #[arg(long, conflicts_with_all = ["epoch", "term"])]
+    pub device: bool,
+    /// With --device: whether the model in this directory can be loaded.
+    #[arg(long, value_name = "DIR", requires = "device")]
+    pub model: Option<PathBuf>,
+    /// With --model: whether the drafter in this directory goes with it.
+    #[arg(long, value_name = "DIR", requires = "model")]
     pub drafter: Option<PathBuf>,
-    /// With --inspect: what fits on this machine, as "M4 Pro 24 GB", and not on the present one.
-    #[arg(long, value_name = "NAME", requires = "inspect", conflicts_with = "drafter")]
-    pub machine: Option<String>,
 }
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    let Args { epoch, term, config, kv_percent, inspect, drafter, machine } = args.clone();
-    if let Some(dir) = inspect {
-        let inspected =
-            Inspected { dir: &dir, drafter: drafter.as_deref(), machine: machine.as_deref() };
-        return inspect::run(&inspected, config.as_deref());
+    let Args { epoch, term, config, kv_percent, device, model, drafter } = args.clone();
+    if device {
+        return device::run(model.as_deref(), drafter.as_deref(), config.as_deref());
     }
     let (epoch, term) = (epoch.unwrap_or_default(), term.unwrap_or_default());
     let worker =

@@ -7,6 +7,8 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::ModelSummary;
+use paceline_checkpoint::plan::parameters;
 use paceline_client::own_service::settings::Settings;
 use paceline_client::own_service::subject::Subject;
 use paceline_system::clock::unix_seconds;
@@ -14,7 +16,6 @@ use paceline_system::platform;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::checkpoint;
 use crate::statistics::Figure;
 
 /// A speed of one stream that was measured several times.
@@ -79,6 +80,12 @@ pub struct LlamaSubject {
     test_time: String,
 }
 
+/// Family and format of the weights, as `paceline models` names them: "llama, affine 4-bit".
+fn kind(dir: &Path) -> Option<String> {
+    let ModelSummary { family, quantization } = ModelSummary::of(dir);
+    Some(format!("{}, {}", family?, quantization.as_deref().unwrap_or("float")))
+}
+
 impl LlamaSubject {
     /// Program, machine and model of a benchmark that begins now.
     pub fn new(subject: &Subject, settings: &Settings) -> Self {
@@ -88,9 +95,9 @@ impl LlamaSubject {
             build_commit: format!("paceline {}", subject.version),
             cpu_info: platform::processor_name(),
             model_filename: subject.target.model.clone(),
-            model_type: checkpoint::kind(dir).ok(),
+            model_type: kind(dir),
             model_size: subject.target.weight_bytes,
-            model_n_params: checkpoint::parameters(dir).ok(),
+            model_n_params: parameters(dir).ok(),
             n_threads: u64::from(settings.config.target.threads.or(subject.cores as u32)),
             test_time: now.map_or(String::new(), |now| now.to_string()),
         }

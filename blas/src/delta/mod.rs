@@ -18,7 +18,10 @@ use crate::kernel::{DeltaRow, Kernels};
 use crate::pool::{run_pieces, threads_for};
 use crate::quantized::FloatRows;
 use crate::sgemm::kernels;
-use crate::{MOST_TAPS, RecurrentSizes, SlotRows};
+use paceline_checkpoint::RecurrentSizes;
+use paceline_checkpoint::layers::MOST_TAPS;
+
+use crate::SlotRows;
 
 /// Added to the sum of squares before its root is taken. Source: Qwen3.5 in transformers, `l2norm`.
 const NORM_EPS: f32 = 1e-6;

@@ -11,14 +11,12 @@
 
 mod user;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-
-use serde::Deserialize;
 
 pub use user::{cache_dir, home_dir, xdg};
 
-use crate::files::{self, CONFIG, INDEX, MAX_TEXT_BYTES, WeightFiles};
+use crate::ShardIndex;
+use crate::files::{self, CONFIG, WeightFiles};
 use crate::name::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
 
 /// Link to the revision of a pulled model that its name stands for.
@@ -310,26 +308,13 @@ pub fn known_model(model: &ModelRef) -> Option<&'static KnownModel> {
 /// Files that a model directory needs and lacks: `config.json`, and those of
 /// [`WeightFiles::choose`]. Empty if the model is whole.
 pub fn missing_files(dir: &Path) -> Vec<String> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
     let mut missing = vec![];
     if !dir.join(CONFIG).is_file() {
         missing.push(CONFIG.to_owned());
     }
-    let index = dir.join(INDEX);
-    let shards = match index.is_file() {
-        false => None,
-        true => {
-            let read = files::read(&index, MAX_TEXT_BYTES).ok();
-            let read = read.and_then(|text| serde_json::from_slice::<Index>(&text).ok());
-            // The loader says what is wrong with an index that cannot be read.
-            let Some(Index { weight_map }) = read else { return missing };
-            Some(weight_map.into_values().collect::<BTreeSet<String>>())
-        }
-    };
-    if let Err(lacked) = WeightFiles::of_directory(dir, shards) {
+    // The loader says what is wrong with an index that cannot be read.
+    let Ok(index) = ShardIndex::read(dir) else { return missing };
+    if let Err(lacked) = WeightFiles::of_directory(dir, index.map(|index| index.shards())) {
         missing.extend(lacked.names);
     }
     missing

@@ -35,7 +35,7 @@ pub struct RmArgs {
 /// Arguments of `paceline inspect`
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The model: a directory, org/name of a hub that was pulled, or the short name of a known or an
+    /// The model: a directory, ORG/NAME of a hub, pulled or not, or the short name of a known or an
     /// embedded model
     #[arg(value_name = "DIR|NAME")]
     pub model: String,

@@ -1,5 +1,4 @@
-//! The model, its drafters, and the memory of this machine for them, as the target worker finds them
-//! (`paceline inspect`).
+//! The model, its drafters, and the memory of this machine for them, as `paceline inspect` finds them.
 
 use std::path::Path;
 
@@ -53,12 +52,10 @@ pub(super) async fn check(loaded: &Loaded, status: Option<&ServiceStatus>) -> Ve
     found
 }
 
-/// The target worker's description of a model, and of a drafter beside it.
+/// The description of a model, and of a drafter beside it.
 async fn inspected(loaded: &Loaded, dir: &Path, drafter: Option<&str>) -> Result<Value, String> {
     let dir = dir.to_str().ok_or("expected a path in UTF-8, found another")?;
-    let drafter = drafter.into_iter().flat_map(|drafter| ["--drafter", drafter]);
-    let described = described(["--inspect", dir].into_iter().chain(drafter), loaded);
-    match timeout(LIMIT, described).await {
+    match timeout(LIMIT, described(dir, drafter, None, loaded)).await {
         Ok(object) => object.map_err(|failure| failure.message),
         Err(_) => Err(format!("it did not end within {} s", LIMIT.as_secs())),
     }

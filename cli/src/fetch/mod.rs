@@ -3,12 +3,12 @@
 //!
 //! 1. [`missing`] lists them.
 //! 2. `paceline-pull --plan` finds out what each takes on disk ([`plan`]).
-//! 3. [`estimate`] computes what each takes in memory.
+//! 3. [`memory`] computes what each takes in memory, by what the hub says of its files.
 //! 4. A line for each shows both, and whether it fits. What does not fit is refused before a byte is
 //!    fetched.
 //! 5. `paceline-pull` fetches, with its own progress on standard error.
 
-pub mod estimate;
+mod memory;
 pub mod plan;
 
 use std::io;
@@ -19,21 +19,21 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_checkpoint::{ModelPlaces, ModelRef, SMOLLM2, demo_dir, known_model};
+use paceline_checkpoint::{ModelPlaces, ModelRef, SMOLLM2, known_model};
 use paceline_client::failure::{INTERRUPTED, RUN, UNREACHABLE, USAGE};
 use paceline_client::print::bytes;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
-use paceline_process::Loaded;
 use paceline_process::config::{AUTO_DRAFTER, Config, Device, Source, WITHOUT_DIRECTORY};
+use paceline_process::{Loaded, chain};
+use paceline_proto::report::DeviceReport;
 use paceline_system::platform;
 use paceline_system::start::PARENT_FD;
-use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use self::estimate::{MemoryEstimate, WeightForm};
-use self::plan::{PullPlan, local_model};
-use crate::inspect::described;
+use self::memory::ModelMemory;
+use self::plan::PullPlan;
+use crate::device;
 
 /// Key of the served model.
 const TARGET: &str = "target.model";
@@ -56,14 +56,6 @@ pub struct MissingModel {
     /// Whether nothing starts without it. A drafter of the configuration costs speed alone, and the
     /// embedded model stands in for the default one.
     pub is_required: bool,
-}
-
-/// The device of the models and its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceMemory {
-    on_gpu: bool,
-    /// Bytes that a model can use now, if that is known.
-    pub(crate) usable: Option<u64>,
 }
 
 /// A model that is to be fetched.
@@ -163,10 +155,10 @@ async fn plan_all(
     unfetched: &mut String,
 ) -> Result<Vec<Planned>, Failure> {
     let config = &loaded.config;
-    let device = device_memory(loaded).await;
+    let device = device_report(loaded).await;
     let mut planned: Vec<Planned> = vec![];
     // Memory of the models that are here already counts, too.
-    let mut taken = present_bytes(&missing, config, device.on_gpu);
+    let mut taken = present_bytes(&missing, config, &device).await;
     for model in missing {
         let asked = match same_directory(&model) {
             None => plan::ask(&model.name, PLAN_TIMEOUT).await,
@@ -179,18 +171,25 @@ async fn plan_all(
                 continue;
             }
         };
-        let form = match model.key {
-            TARGET => WeightForm::of_target(config, device.on_gpu),
-            _ => WeightForm::of_drafter(config, device.on_gpu),
+        let memory = match model.key {
+            TARGET => ModelMemory::of_target(&plan, config, &device),
+            _ => ModelMemory::of_drafter(&plan, config, &device),
         };
-        let mut memory = MemoryEstimate::of(&plan.config, plan.weight_bytes, form, config);
-        if model.key == DRAFTER {
-            // Its KV is small, and counted in its worker.
-            memory.kv_bytes = 0;
-        }
+        let memory = match memory {
+            Ok(memory) => memory,
+            Err(error) => {
+                let MissingModel { key, name, .. } = &model;
+                let why = format!(
+                    "{key}: {name} cannot be served: {}; nothing was fetched",
+                    chain(&error)
+                );
+                *unfetched += &unless_optional(&model, Err(Failure::measuring(RUN, why)), screen)?;
+                continue;
+            }
+        };
         let before: u64 = planned.iter().map(|one| one.plan.fetch_bytes).sum();
-        let refusal = refusal(&model, &plan, &memory, taken, before, device);
-        screen.note(&announcement(&model, &plan, &memory, device, refusal.is_none()));
+        let refusal = refusal(&model, &plan, &memory, taken, before, device.usable_bytes);
+        screen.note(&announcement(&model, &plan, &memory, &device, refusal.is_none()));
         match refusal {
             None => {
                 taken = taken.saturating_add(memory.total());
@@ -236,28 +235,24 @@ fn unless_optional(
 }
 
 /// Bytes in memory of the target, if it is on this machine.
-fn present_bytes(missing: &[MissingModel], config: &Config, on_gpu: bool) -> u64 {
+async fn present_bytes(missing: &[MissingModel], config: &Config, device: &DeviceReport) -> u64 {
     if missing.iter().any(|model| model.key == TARGET) {
         return 0;
     }
-    let local = config.model_dir().ok().and_then(|dir| local_model(&dir));
-    local.map_or(0, |(model, stored)| {
-        let form = WeightForm::of_target(config, on_gpu);
-        MemoryEstimate::of(&model, stored, form, config).total()
-    })
+    ModelMemory::of_local(config, device).await.map_or(0, |memory| memory.total())
 }
 
 /// The lines about a model before it is fetched.
 fn announcement(
     model: &MissingModel,
     plan: &PullPlan,
-    memory: &MemoryEstimate,
-    device: DeviceMemory,
+    memory: &ModelMemory,
+    device: &DeviceReport,
     fits: bool,
 ) -> String {
     let MissingModel { key, name, .. } = model;
     let free = plan.free_bytes.map_or_else(|| "unknown".to_owned(), bytes);
-    let usable = device.usable.map_or_else(|| "unknown".to_owned(), bytes);
+    let usable = device.usable_bytes.map_or_else(|| "unknown".to_owned(), bytes);
     let kv = match memory.kv_bytes {
         0 => String::new(),
         kv => format!(" and {} of KV for a conversation", bytes(kv)),
@@ -279,10 +274,10 @@ fn announcement(
 fn refusal(
     model: &MissingModel,
     plan: &PullPlan,
-    memory: &MemoryEstimate,
+    memory: &ModelMemory,
     taken: u64,
     before: u64,
-    device: DeviceMemory,
+    usable: Option<u64>,
 ) -> Option<String> {
     let MissingModel { key, name, .. } = model;
     let on_disk = plan.fetch_bytes.saturating_add(before);
@@ -294,7 +289,7 @@ fn refusal(
             bytes(plan.free_bytes.unwrap_or(0)),
         ));
     }
-    let usable = device.usable?;
+    let usable = usable?;
     let needed = memory.total().saturating_add(taken);
     let others = match taken {
         0 => String::new(),
@@ -310,45 +305,47 @@ fn refusal(
     })
 }
 
-/// Device and memory as the worker finds them: it is asked about the embedded model, which is small.
-/// Without that the system's own figures.
-pub(crate) async fn device_memory(loaded: &Loaded) -> DeviceMemory {
-    if let Some(object) = inspected(loaded).await {
-        let machine = &object["machine"];
-        return DeviceMemory {
-            on_gpu: machine["device"] == "gpu",
-            usable: machine["usable_bytes"].as_u64(),
-        };
+/// The device as the worker finds it; without it by the configuration and the system's own figures.
+pub(crate) async fn device_report(loaded: &Loaded) -> DeviceReport {
+    let asked = tokio::time::timeout(DEVICE_TIMEOUT, device::ask(loaded, None, None)).await;
+    if let Ok(Ok(report)) = asked {
+        return report;
     }
     let on_gpu = match loaded.config.target.device {
         Device::Gpu => true,
         Device::Cpu => false,
         Device::Auto => cfg!(target_os = "macos"),
     };
-    DeviceMemory { on_gpu, usable: platform::available_memory() }
+    DeviceReport {
+        on_gpu,
+        // The project's kernels are there on each Linux; only which ones is not known.
+        instructions: (cfg!(target_os = "linux") && !on_gpu).then(|| "unknown".to_owned()),
+        usable_bytes: platform::available_memory(),
+        drafter: None,
+    }
 }
 
-async fn inspected(loaded: &Loaded) -> Option<Value> {
-    let demo = demo_dir("target")?;
-    let described = described(["--inspect", demo.to_str()?], loaded);
-    tokio::time::timeout(DEVICE_TIMEOUT, described).await.ok()?.ok()
+/// A pull with these words, and the pipe by which it notices the end of this process.
+fn pull_command(words: &[&str]) -> Result<(Command, io::PipeWriter), Failure> {
+    let program = beside("paceline-pull")?;
+    let (read_end, write_end) = io::pipe().map_err(cannot_pull)?;
+    let mut command = std::process::Command::new(program);
+    command.args(words).stdin(Stdio::null()).env(PARENT_FD, PIPE_FD.to_string());
+    let pipe = FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD };
+    command.fd_mappings(vec![pipe]).map_err(|error| cannot_pull(io::Error::other(error)))?;
+    Ok((command.into(), write_end))
+}
+
+fn cannot_pull(error: io::Error) -> Failure {
+    Failure::refused_here(format!("cannot start paceline-pull: {error}"))
 }
 
 /// Fetches a model. Its progress goes to standard error.
 async fn pull(name: &str) -> Result<(), Failure> {
-    let program = beside("paceline-pull")?;
-    let cannot = |error: io::Error| {
-        Failure::refused_here(format!("cannot start {}: {error}", program.display()))
-    };
-    let (read_end, _write_end) = io::pipe().map_err(cannot)?;
-    let mut command = std::process::Command::new(&program);
-    command.arg(name).stdin(Stdio::null()).stdout(Stdio::null());
-    command.env(PARENT_FD, PIPE_FD.to_string());
-    let pipe = FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD };
-    command.fd_mappings(vec![pipe]).map_err(|error| cannot(io::Error::other(error)))?;
-    let child = Command::from(command).spawn().map_err(cannot)?;
+    let (mut command, _pipe) = pull_command(&[name])?;
+    let child = command.stdout(Stdio::null()).spawn().map_err(cannot_pull)?;
     let mut pull = RunningPull(child);
-    let status = pull.0.wait().await.map_err(cannot)?;
+    let status = pull.0.wait().await.map_err(cannot_pull)?;
     ended(name, status)
 }
 

@@ -1,7 +1,5 @@
 //! Which models are fetched, and what is refused.
 
-use std::path::PathBuf;
-
 use paceline_process::config::Assignment;
 use serde_json::json;
 
@@ -125,17 +123,17 @@ fn a_model_that_does_not_fit_is_refused_with_figures_and_what_to_do() {
         free_bytes: Some(5 * GIB),
         has_room: true,
         config: json!({}),
+        headers: vec![],
     };
-    let memory = MemoryEstimate { weight_bytes: 8 * GIB, kv_bytes: GIB, form: "as float32" };
+    let memory = ModelMemory { weight_bytes: 8 * GIB, kv_bytes: GIB, form: "as float32".into() };
     let target = model(TARGET, true);
-    let device = |gib: u64| DeviceMemory { on_gpu: false, usable: Some(gib * GIB) };
+    let device = |gib: u64| Some(gib * GIB);
     let refused = |taken, before, device, plan: &PullPlan| {
         refusal(&target, plan, &memory, taken, before, device)
     };
     assert_eq!(refused(0, 0, device(9), &plan), None);
     assert_eq!(refused(GIB, GIB, device(10), &plan), None);
-    let unknown = DeviceMemory { on_gpu: true, usable: None };
-    assert_eq!(refused(0, 0, unknown, &plan), None, "unknown is no reason to refuse");
+    assert_eq!(refused(0, 0, None, &plan), None, "unknown is no reason to refuse");
     let why = refused(0, 0, device(8), &plan).expect("too much memory");
     for word in ["target.model: org/name", "9.0 GiB", "as float32", "8.0 GiB can", "smaller model"]
     {
@@ -154,7 +152,8 @@ org/name is not on this machine (target.model); it is fetched from https://h
   disk    4.0 GiB to fetch in 3 files, 5.0 GiB free
   memory  about 8.0 GiB of weights (as float32) and 1.0 GiB of KV for a conversation; 9.0 GiB can be used now
   fits this machine (CPU)";
-    assert_eq!(announcement(&target, &plan, &memory, device(9), true), expected);
+    let here = DeviceReport { usable_bytes: device(9), ..DeviceReport::default() };
+    assert_eq!(announcement(&target, &plan, &memory, &here, true), expected);
 }
 
 #[tokio::test]
@@ -181,14 +180,4 @@ fn the_end_of_a_pull_has_the_exit_code_of_its_reason() {
     for (signal, expected) in [(2, 130), (15, 130), (9, 1)] {
         assert_eq!(exit(signal), Err(expected), "signal {signal}");
     }
-}
-
-#[test]
-fn a_model_on_this_machine_has_its_configuration_and_the_bytes_of_its_weights() {
-    let dir: PathBuf = demo_dir("target").expect("the embedded model");
-    let (config, stored) = local_model(&dir).expect("readable");
-    assert!(config["model_type"].is_string());
-    let weights = std::fs::metadata(dir.join("model.safetensors")).expect("there").len();
-    assert_eq!(stored, weights);
-    assert_eq!(local_model("/nowhere".as_ref()), None);
 }

@@ -3,74 +3,72 @@
 //! status has the reason, and what is tried again.
 
 use std::path::Path;
-use std::process::Output;
 use std::time::Duration;
 
-use paceline_client::Screen;
-use paceline_client::program::output;
+use paceline_client::program::beside;
+use paceline_client::{Failure, Screen};
 use paceline_process::Loaded;
 use paceline_system::Exit;
 use serde_json::Value;
 
 use super::refusal::{Refusal, refuse};
+use crate::inspect::described;
 
-/// Longest wait for the worker that reads the headers of the model's files: the load itself reports
-/// what a slower disk has.
+/// Longest wait for the reading of the headers of the model's files: the load itself reports what a
+/// slower disk has.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Refuses a model that `paceline inspect` refuses, if a person reads the refusal.
 pub(super) async fn check(loaded: &Loaded, model: &Path, screen: &Screen) -> Result<(), Refusal> {
-    if !screen.shows_transient() {
+    let (true, Some(dir)) = (screen.shows_transient(), model.to_str()) else { return Ok(()) };
+    if beside("paceline-target").is_err() {
+        // A missing program is reported by name elsewhere.
         return Ok(());
     }
-    let words = ["--inspect".as_ref(), model.as_os_str()];
-    let inspected = output("paceline-target", words, Some(loaded));
-    match tokio::time::timeout(CHECK_TIMEOUT, inspected).await.map(|output| fault(&output.ok()?)) {
-        Ok(Some(fault)) => {
+    let described = described(dir, None, None, loaded);
+    // A slow disk is no fault.
+    let Ok(described) = tokio::time::timeout(CHECK_TIMEOUT, described).await else { return Ok(()) };
+    match fault(described) {
+        Some(fault) => {
             let model = model.display();
             Err(refuse(Exit::Config, format!("the model {model} cannot be served: {fault}")))
         }
-        // A missing program is reported by name elsewhere.
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
 /// Why the model cannot be loaded, in one line.
-fn fault(inspected: &Output) -> Option<String> {
-    if !inspected.status.success() {
-        let words = String::from_utf8_lossy(&inspected.stderr);
-        return Some(words.split_whitespace().collect::<Vec<_>>().join(" "));
+fn fault(described: Result<Value, Failure>) -> Option<String> {
+    match described {
+        Err(failure) => Some(failure.message.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Ok(object) => {
+            let machine = &object["machine"];
+            let reason = machine["reason"].as_str().unwrap_or("too large");
+            (machine["fits"] == false).then(|| format!("it does not fit: {reason}"))
+        }
     }
-    let object: Value = serde_json::from_slice(&inspected.stdout).ok()?;
-    let machine = &object["machine"];
-    (machine["fits"] == false)
-        .then(|| format!("it does not fit: {}", machine["reason"].as_str().unwrap_or("too large")))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-    use std::process::ExitStatus;
+    use serde_json::json;
 
     use super::*;
 
     #[test]
     fn a_refusal_is_one_line_and_a_model_that_fits_has_none() {
-        let output = |code: i32, stdout: &str, stderr: &str| Output {
-            status: ExitStatus::from_raw(code << 8),
-            stdout: stdout.into(),
-            stderr: stderr.into(),
+        let fits = |fits: bool, reason: Option<&str>| {
+            Ok(json!({ "machine": { "fits": fits, "reason": reason } }))
         };
-        let cases = [
-            (output(1, "", "cannot read\n  config.json\n"), Some("cannot read config.json")),
-            (output(0, r#"{"machine": {"fits": true, "reason": null}}"#, ""), None),
+        for (described, expected) in [
             (
-                output(0, r#"{"machine": {"fits": false, "reason": "78.0 GiB"}}"#, ""),
-                Some("it does not fit: 78.0 GiB"),
+                Err(Failure::refused_here("cannot read\n  config.json\n")),
+                Some("cannot read config.json"),
             ),
-        ];
-        for (inspected, expected) in cases {
-            assert_eq!(fault(&inspected).as_deref(), expected);
+            (fits(true, None), None),
+            (fits(false, Some("78.0 GiB")), Some("it does not fit: 78.0 GiB")),
+        ] {
+            assert_eq!(fault(described).as_deref(), expected);
         }
     }
 }

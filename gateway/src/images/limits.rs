@@ -1,10 +1,10 @@
 //! The limits that images of requests have, as clients are told them.
 
 use paceline_process::config::LimitsConfig;
+use paceline_proto::report::ImageReport;
 use paceline_text::images::ImageProcessor;
 use paceline_text::prompt::Language;
 use paceline_vocabulary::report::ImageLimits;
-use serde_json::{Value, json};
 
 /// The limits of images that a model with this processor reads, within the operator's.
 pub fn limits_of(processor: &ImageProcessor, limits: &LimitsConfig) -> ImageLimits {
@@ -16,15 +16,9 @@ pub fn limits_of(processor: &ImageProcessor, limits: &LimitsConfig) -> ImageLimi
     }
 }
 
-/// The same as an object for `paceline inspect`; null for a model that reads no images.
-pub fn described(language: &Language, limits: &LimitsConfig) -> Value {
-    let found = language.images.as_deref().map(|processor| limits_of(processor, limits));
-    let object = |limits| {
-        let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = limits;
-        json!({
-            "max_images": max_images, "max_pixels": max_pixels,
-            "read_pixels": read_pixels, "max_tokens": max_tokens,
-        })
-    };
-    found.map_or(Value::Null, object)
+/// The same for `paceline inspect`; `None` for a model that reads no images.
+pub fn described(language: &Language, limits: &LimitsConfig) -> Option<ImageReport> {
+    let found = language.images.as_deref().map(|processor| limits_of(processor, limits))?;
+    let ImageLimits { max_images, max_pixels, read_pixels, max_tokens } = found;
+    Some(ImageReport { max_images, max_pixels, read_pixels, max_tokens })
 }

@@ -6,13 +6,15 @@
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
+use paceline_checkpoint::families::is_tied;
 
 use super::vocabulary::{RowsById, proposed_ids};
 use super::{DraftInfo, DraftOptions, Kind, forms};
 use crate::error::Result;
 use crate::layers::{Embedding, Linear, NormWeight, RmsNorm};
 use crate::load::{
-    ConfigJson, Layout, LoadError, Packing, StoragePlan, TensorFiles, WeightForms, Weights,
+    CheckpointError, ConfigJson, Layout, LoadError, Packing, StoragePlan, Tensors, WeightForms,
+    Weights,
 };
 use crate::target::{self, AssistedLayers, AssistedTarget};
 
@@ -85,7 +87,7 @@ pub(super) struct FoundParts {
     dir: PathBuf,
     config: ConfigJson,
     /// Their tensors alone.
-    files: TensorFiles,
+    files: Tensors,
     forms: WeightForms,
     parts: Borrows,
     /// Name of the text model in the checkpoint.
@@ -109,7 +111,7 @@ impl FoundParts {
     /// No target is given, its files are broken, or its sizes are not the drafter's.
     pub(super) fn of(
         kind: &Kind,
-        drafter: &TensorFiles,
+        drafter: &Tensors,
         target: Option<&Path>,
         info: &DraftInfo,
     ) -> Result<Option<Self>, LoadError> {
@@ -129,7 +131,7 @@ impl FoundParts {
                  with {what}; set target.model",
                 kind.name
             );
-            LoadError::Config { key: "target.model".into(), what }
+            LoadError::from(CheckpointError::Config { key: "target.model".into(), what })
         };
         Self::open(target.ok_or_else(missing)?, parts, info).map(Some)
     }
@@ -143,22 +145,22 @@ impl FoundParts {
             Borrows::GlmEnds => target::check_glm_ocr(&config)?,
             Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => {}
         }
-        let mut files = TensorFiles::open(target)?;
+        let mut files = Tensors::open(target)?;
         let embedding = |layout: &Layout| format!("{}.embed_tokens", layout.text);
         let weight = |module: &str| format!("{module}.weight");
         let layout = LAYOUTS.iter().find(|layout| files.has(&weight(&embedding(layout))));
         let layout = layout.ok_or_else(|| {
             let names: Vec<_> = LAYOUTS.iter().map(embedding).map(|name| weight(&name)).collect();
-            LoadError::Missing { name: names.join(" or ") }
+            LoadError::from(CheckpointError::Missing { name: names.join(" or ") })
         })?;
-        let is_tied = target::is_tied(&config)?;
-        files.settle_head(is_tied);
+        let is_tied = is_tied(&config)?;
+        files.settle_head(is_tied)?;
         let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
         let has_head = !is_tied || files.has(&weight(layout.head));
         let head = has_head.then(|| layout.head.to_owned());
         let last = head.as_deref().unwrap_or(&embedding);
         if parts != Borrows::KeysAndValues && !files.has(&weight(last)) {
-            return Err(LoadError::Missing { name: weight(last) });
+            return Err(LoadError::from(CheckpointError::Missing { name: weight(last) }));
         }
         let norms = match parts {
             Borrows::Ends => target::stored_norms(&files)?,
@@ -205,7 +207,7 @@ impl FoundParts {
     /// # Errors
     /// One is quantized in a format that the target's config.json does not name.
     pub(super) fn storage(&self, packing: Option<Packing>) -> Result<StoragePlan, LoadError> {
-        StoragePlan::of_packed(&self.files, &self.forms, packing)
+        Ok(StoragePlan::of_packed(&self.files, &self.forms, packing)?)
     }
 
     /// Reads them, or checks them alone if `rehearses`. Quantized as they are stored, else as `options`
@@ -222,7 +224,7 @@ impl FoundParts {
     ) -> Result<BorrowedParts, LoadError> {
         let (vocab, hidden, eps) = (self.vocab, self.hidden, self.rms_norm_eps);
         let bits = options.quantize.bits();
-        let weights = Weights::new(self.files, self.forms, progress).quantizing(bits);
+        let weights = Weights::new(self.files, self.forms, progress)?.quantizing(bits);
         let mut weights = if rehearses { weights.rehearsing() } else { weights };
         let mut parts = BorrowedParts::default();
         if matches!(self.parts, Borrows::Ends | Borrows::GlmEnds) {
@@ -266,7 +268,7 @@ fn check_sizes(info: &DraftInfo, vocab: i32, hidden: i32) -> Result<(), LoadErro
                  target",
                 drafter.unwrap_or_default()
             );
-            return Err(LoadError::Config { key: key.into(), what });
+            return Err(LoadError::from(CheckpointError::Config { key: key.into(), what }));
         }
     }
     Ok(())

@@ -50,15 +50,13 @@ use borrowed::{BorrowedParts, Borrows, FoundParts, TargetEnds};
 pub use info::DraftInfo;
 pub use options::{DraftOptions, Quantize};
 
-use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
 use crate::kv::{KvStore, LayerKv};
-use crate::layers::{Linear, NormWeight, has_product};
+use crate::layers::{Linear, NormWeight};
 use crate::load::{
-    ConfigJson, LoadError, Packing, Precision, Quantization, StoragePlan, TensorFiles, WeightForms,
-    Weights,
+    CheckpointError, ConfigJson, LoadError, Packing, StoragePlan, Tensors, WeightForms, Weights,
 };
-use crate::products::products;
+use crate::products::{device_kind, products};
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
@@ -81,9 +79,9 @@ struct Kind {
     of_target: Option<OfTarget>,
     /// Forgets the tensors of the drafter's directory that are not its own, and tells how its norms
     /// are stored.
-    own_tensors: fn(&mut TensorFiles, &Path) -> Result<NormWeight, LoadError>,
+    own_tensors: fn(&mut Tensors, &Path) -> Result<NormWeight, LoadError>,
     /// Parts that a drafter with these tensors takes from its target's checkpoint.
-    borrows: fn(&TensorFiles) -> Borrows,
+    borrows: fn(&Tensors) -> Borrows,
     /// Matrices that [`Quantize`] leaves as floats, by the last parts of their names.
     floats: &'static [&'static str],
     load: fn(DrafterFiles<'_>) -> Result<Box<dyn Drafter>, LoadError>,
@@ -102,7 +100,7 @@ const KINDS: [Kind; 7] = [
 ];
 
 /// [`Kind::own_tensors`] of a kind that has its directory for itself.
-fn all_tensors(_: &mut TensorFiles, _: &Path) -> Result<NormWeight, LoadError> {
+fn all_tensors(_: &mut Tensors, _: &Path) -> Result<NormWeight, LoadError> {
     Ok(NormWeight::Whole)
 }
 
@@ -113,7 +111,10 @@ impl Kind {
         if let (None, true) = (named, name != AUTO) {
             let known: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
             let what = format!("expected {AUTO} or one of {known:?}, found {name}");
-            return Err(LoadError::Config { key: "drafter.kind".into(), what });
+            return Err(LoadError::from(CheckpointError::Config {
+                key: "drafter.kind".into(),
+                what,
+            }));
         }
         if let Some(kind) = named {
             return Ok(kind);
@@ -145,7 +146,7 @@ impl Kind {
                      layers that the target's config.json decides; set target.model",
                     self.name
                 );
-                LoadError::Config { key: "target.model".into(), what }
+                LoadError::from(CheckpointError::Config { key: "target.model".into(), what })
             };
             of_target(&mut info, &ConfigJson::read(target.ok_or_else(missing)?)?)?;
         }
@@ -427,7 +428,7 @@ fn load_parts(
     let kind = Kind::of(&config, kind)?;
     // The config is checked before weights are opened.
     let info = kind.describe(&config, dir, target)?;
-    let mut checkpoint = TensorFiles::open(dir)?;
+    let mut checkpoint = Tensors::open(dir)?;
     let norms = (kind.own_tensors)(&mut checkpoint, dir)?;
     let found = FoundParts::of(kind, &checkpoint, target, &info)?;
     let borrowed_bytes = found.as_ref().map_or(0, FoundParts::bytes);
@@ -441,7 +442,7 @@ fn load_parts(
     if !rehearses {
         checkpoint.log_notes();
     }
-    let weights = Weights::new(checkpoint, forms, &mut report);
+    let weights = Weights::new(checkpoint, forms, &mut report)?;
     let weights = if rehearses { weights.rehearsing() } else { weights };
     let config = &config;
     let quantize = options.quantize;
@@ -475,7 +476,7 @@ pub fn plan_draft(
     let config = ConfigJson::read(dir)?;
     let kind = Kind::of(&config, kind)?;
     let mut info = kind.describe(&config, dir, target)?;
-    let mut checkpoint = TensorFiles::open(dir)?;
+    let mut checkpoint = Tensors::open(dir)?;
     (kind.own_tensors)(&mut checkpoint, dir)?;
     info.weight_bytes = checkpoint.total_bytes();
     let packing = |floats| quantize.bits().map(|bits| Packing { bits, floats });
@@ -490,12 +491,7 @@ pub fn plan_draft(
 
 /// In which form this device keeps the weights.
 fn forms(config: &ConfigJson) -> Result<WeightForms, LoadError> {
-    Ok(WeightForms {
-        precision: if on_gpu() { Precision::AsStored } else { Precision::Float32 },
-        quantization: Quantization::read(config)?,
-        keeps: has_product,
-        products: products(),
-    })
+    Ok(WeightForms::of(config, device_kind(), true, products())?)
 }
 
 /// Target layers whose hidden states the drafter in `dir` reads, from its config.json and that of

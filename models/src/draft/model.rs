@@ -15,6 +15,7 @@
 use std::path::Path;
 
 use mlx_rs::Array;
+use paceline_checkpoint::families::{Family, is_served};
 use serde_json::Value;
 
 use super::chain::{ChainRows, Chains};
@@ -62,7 +63,7 @@ fn is_model(config: &ConfigJson) -> Result<bool, LoadError> {
         }
     }
     let is_whole = architectures.iter().all(|name| name.ends_with("ForCausalLM"));
-    Ok(is_whole && target::is_served(config)?)
+    Ok(is_whole && is_served(config)?)
 }
 
 /// Inputs and proposals of a model with this config.
@@ -74,12 +75,12 @@ fn info(config: &ConfigJson, dir: &Path, weight_bytes: u64) -> Result<DraftInfo,
             "expected a text model of a family that is served as a target, found {model_type:?} \
              with architectures {architectures:?}"
         );
-        return Err(config.wrong("model_type", what));
+        return Err(config.wrong("model_type", what).into());
     }
-    if target::has_recurrent_layers(config)? {
+    if (Family::of(config)?.recurrent)(config)?.iter().any(Option::is_some) {
         let what = "expected a model whose layers all attend: the states of recurrent layers cannot \
                     drop the rows of a block that was not accepted";
-        return Err(config.wrong("model_type", what.into()));
+        return Err(config.wrong("model_type", what.into()).into());
     }
     let rows = config.size("vocab_size")?;
     // Rows of the head after the last id are padding.

@@ -24,15 +24,15 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::families::glm::is_glm_ocr;
+
 use super::mtp_glm;
 use super::mtp_head::Head;
 use super::next_token::NextToken;
 use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind};
 use crate::layers::{Linear, NormWeight, RmsNorm};
-use crate::load::{ConfigJson, LoadError, TensorFiles};
-use crate::target::{
-    glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_glm_ocr, is_hybrid, stored_norms,
-};
+use crate::load::{CheckpointError, ConfigJson, LoadError, Tensors};
+use crate::target::{glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_hybrid, stored_norms};
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
 /// those after it read the head's own output. mlx-vlm and vLLM draft 1 to 3 tokens with them. Not
@@ -87,7 +87,7 @@ impl Names {
     }
 
     /// The names of a checkpoint's head, if it has one.
-    fn of(files: &TensorFiles) -> Option<&'static Self> {
+    fn of(files: &Tensors) -> Option<&'static Self> {
         let begins = |first: &str| files.shapes().any(|(name, _)| name.starts_with(first));
         LAYOUTS.iter().find(|names| match names.prefix {
             "" => begins("fc.") || begins("pre_fc_norm_"),
@@ -113,7 +113,7 @@ const LAYOUTS: [Names; 5] = [
 ];
 
 /// Forgets the tensors of the model around the head.
-fn own_tensors(files: &mut TensorFiles, dir: &Path) -> Result<NormWeight, LoadError> {
+fn own_tensors(files: &mut Tensors, dir: &Path) -> Result<NormWeight, LoadError> {
     if mtp_glm::layer(files).is_some() {
         return mtp_glm::own_tensors(files);
     }
@@ -121,7 +121,10 @@ fn own_tensors(files: &mut TensorFiles, dir: &Path) -> Result<NormWeight, LoadEr
     let Some(names) = Names::of(files) else {
         let what = "the checkpoint has no tensors mtp.*, and no layer with eh_proj: many conversions \
                     leave them out; use drafter.model = \"lookup\" or a drafter of its own";
-        return Err(LoadError::Broken { path: dir.to_path_buf(), what: what.into() });
+        return Err(LoadError::from(CheckpointError::Broken {
+            path: dir.to_path_buf(),
+            what: what.into(),
+        }));
     };
     files.keep(|name| name.starts_with(names.prefix));
     Ok(norms)
@@ -158,24 +161,24 @@ fn model_config(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
              {SPECULATORS}; found {model_type:?}: no other family has a head of kind mtp here; use drafter.model = \
              \"lookup\" or a drafter of its own"
         );
-        return Err(config.wrong("model_type", what));
+        return Err(config.wrong("model_type", what).into());
     }
     let model = config.part("transformer_layer_config")?.unwrap_or_else(|| config.clone());
     let n_layers = model.size_or("mtp_num_hidden_layers", 1)?;
     if n_layers != 1 {
         let what = format!("expected 1, as the heads are published, found {n_layers}");
-        return Err(model.wrong("mtp_num_hidden_layers", what));
+        return Err(model.wrong("mtp_num_hidden_layers", what).into());
     }
     if model.optional("mtp_use_dedicated_embeddings")?.unwrap_or(false) {
         let what = "expected false: this version computes with the target's embedding";
-        return Err(model.wrong("mtp_use_dedicated_embeddings", what.into()));
+        return Err(model.wrong("mtp_use_dedicated_embeddings", what.into()).into());
     }
     let key = "mtp_hidden_state_mode";
     match model.optional::<String>(key)?.as_deref() {
         None | Some("post_norm") => Ok(model),
         Some(mode) => {
             let what = format!("expected post_norm, the target's normed states, found {mode}");
-            Err(model.wrong(key, what))
+            Err(model.wrong(key, what).into())
         }
     }
 }
@@ -203,7 +206,7 @@ fn load(files: DrafterFiles<'_>) -> Result<Head, LoadError> {
     let DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, ends, .. } = files;
     let info = info(config, dir, weight_bytes)?;
     let model = model_config(config)?;
-    let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
+    let missing = |name: &str| LoadError::from(CheckpointError::Missing { name: name.to_owned() });
     let names = Names::of(weights.files()).ok_or_else(|| missing("mtp.fc.weight"))?;
     let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
     let mut weights = weights.quantizing(quantize.bits()).with_prefix(names.prefix);

@@ -18,17 +18,17 @@
 use super::mtp_head::Head;
 use super::{DraftFacts, DraftInfo, DrafterFiles};
 use crate::layers::{Linear, NormWeight, RmsNorm};
-use crate::load::{LoadError, TensorFiles};
+use crate::load::{CheckpointError, LoadError, Tensors};
 use crate::target::{glm_ocr_layer, glm_ocr_sizes};
 
 /// The name of the layer with a dot after it, if a checkpoint has one.
-pub(super) fn layer(files: &TensorFiles) -> Option<String> {
+pub(super) fn layer(files: &Tensors) -> Option<String> {
     let mut names = files.shapes().map(|(name, _)| name);
     names.find_map(|name| name.strip_suffix("eh_proj.weight").map(str::to_owned))
 }
 
 /// Forgets the tensors of the model around the layer, and the layer's copies of both ends.
-pub(super) fn own_tensors(files: &mut TensorFiles) -> Result<NormWeight, LoadError> {
+pub(super) fn own_tensors(files: &mut Tensors) -> Result<NormWeight, LoadError> {
     let first = layer(files).unwrap_or_default();
     let copies = ["embed_tokens.", "shared_head.head."];
     files.keep(|name| {
@@ -44,7 +44,7 @@ pub(super) fn own_tensors(files: &mut TensorFiles) -> Result<NormWeight, LoadErr
 /// A key or a tensor is missing or does not fit.
 pub(super) fn load(files: DrafterFiles<'_>, info: DraftInfo) -> Result<Head, LoadError> {
     let DrafterFiles { config, weights, quantize, ends, .. } = files;
-    let missing = |name: &str| LoadError::Missing { name: name.to_owned() };
+    let missing = |name: &str| LoadError::from(CheckpointError::Missing { name: name.to_owned() });
     let first = layer(weights.files()).ok_or_else(|| missing("eh_proj.weight"))?;
     let target = ends.ok_or_else(|| missing("embed_tokens.weight"))?;
     let mut weights = weights.quantizing(quantize.bits()).with_prefix(&first);

@@ -1,8 +1,8 @@
 //! Memory of a model's layers: the forms of their keys, values and states.
 
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::kv_sizes::kept_positions;
+use paceline_checkpoint::{KvHeads, RecurrentSizes};
 
-use super::PAGE;
 use crate::error::{ModelError, Result};
 
 /// Memory of a layer for a sequence.
@@ -45,6 +45,13 @@ impl GrowingKv {
     /// Numbers of a key and a value of one position.
     pub(super) fn row_numbers(&self) -> u64 {
         (self.n_kv * (self.key_dim + self.value_dim)) as u64
+    }
+}
+
+impl From<KvHeads> for GrowingKv {
+    fn from(heads: KvHeads) -> Self {
+        let KvHeads { n_kv, head_dim, window } = heads;
+        Self { n_kv, key_dim: head_dim, value_dim: head_dim, window }
     }
 }
 
@@ -106,12 +113,7 @@ impl LayerKinds {
         if growing.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
             return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
-        let ring = |layer: &GrowingKv| {
-            // A row of a pass attends to the window before it, and the pass may be rejected.
-            let kept =
-                layer.window?.saturating_add(most_rows).saturating_add(PAGE - 1) / PAGE * PAGE;
-            (kept < max_positions).then_some(kept)
-        };
+        let ring = |layer: &GrowingKv| kept_positions(layer.window, most_rows, max_positions);
         Ok(Self { places, rings: growing.iter().map(ring).collect(), growing, recurrent })
     }
 }

@@ -37,6 +37,7 @@ use std::ops::Range;
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
+use paceline_checkpoint::kv_sizes::capacities;
 
 use crate::error::{ModelError, Result};
 use crate::layers::{HeadRows, computes};
@@ -51,6 +52,7 @@ use states::States;
 
 pub use kept_states::KeptStates;
 pub use layer::{GrowingKv, LayerKv};
+pub use paceline_checkpoint::kv_sizes::{MOST_ROWS, PAGE};
 #[cfg(target_os = "linux")]
 pub(crate) use pass::{PassArrays, PassMemory};
 pub use rows::KvRows;
@@ -73,17 +75,6 @@ pub struct AttentionParams<'a> {
     /// forward. Without `queries` only.
     pub images: &'a [Range<i32>],
 }
-
-/// Positions of the smallest class.
-const FIRST_CLASS: i32 = 256;
-/// Positions above which a class is not twice the one before, but a quarter of a power of two more:
-/// a long sequence then holds at most a fifth more than it needs, and not half.
-const QUARTERS_FROM: i32 = 4_096;
-/// Most rows that a pass adds to a sequence if layers have windows: a slot keeps as many positions
-/// beyond the window. More takes memory, fewer make passes over prompts short.
-pub const MOST_ROWS: i32 = 512;
-/// Positions of a page, the unit in which capacities are counted.
-pub const PAGE: i32 = 64;
 
 /// Whether freed rows are filled with NaN, so that a result that depends on them shows it: in debug
 /// builds.
@@ -145,16 +136,12 @@ impl KvStore {
         most_rows: i32,
     ) -> Result<Self> {
         let layers = LayerKinds::of(layers, max_positions, most_rows)?;
-        let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
-        let steps =
-            std::iter::successors(Some(FIRST_CLASS), |capacity| Some(next_class(*capacity)));
-        let capacities = steps.take_while(|capacity| *capacity < last).chain([last]);
         #[cfg(target_os = "linux")]
         let by_nodes = dtype == Dtype::Float32 && crate::device::allows_nodes();
         #[cfg(not(target_os = "linux"))]
         let by_nodes = false;
         let class = |capacity| CapacityClass::new(capacity, &layers, dtype, by_nodes);
-        let classes = capacities.map(class).collect();
+        let classes = capacities(max_positions).into_iter().map(class).collect();
         Ok(Self {
             states: States::new(&layers.recurrent),
             most_rows: layers.rings.iter().any(Option::is_some).then_some(most_rows),
@@ -536,16 +523,6 @@ impl KvStore {
             ))
         })
     }
-}
-
-/// Positions of the class after the one of `capacity`: 512, 1,024, 2,048, 4,096, 5,120, 6,144,
-/// 7,168, 8,192, 10,240 and so on.
-fn next_class(capacity: i32) -> i32 {
-    if capacity < QUARTERS_FROM {
-        return capacity * 2;
-    }
-    let power = 1 << capacity.ilog2();
-    capacity.saturating_add(power / 4)
 }
 
 /// Neighbouring rows of `x` `[R, heads, dim]`; all of them without a primitive.

@@ -4,7 +4,9 @@ use mlx_rs::{Array, Dtype};
 
 use super::Linear;
 use crate::error::Result;
-use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
+use crate::load::{
+    CheckpointError, LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights,
+};
 
 /// A table of rows by id; with tied weights also the output head.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ impl Embedding {
                 Ok(Self { table: Table::Quantized { rows: rows.arranged()?, dtype } })
             }
             Some(StoredMatrix::Float(rows)) => Self::new(rows),
-            None => Err(LoadError::Missing { name: name.to_owned() }),
+            None => Err(LoadError::from(CheckpointError::Missing { name: name.to_owned() })),
         }
     }
 

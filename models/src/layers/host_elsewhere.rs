@@ -3,7 +3,7 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::RecurrentSizes;
 
 use super::{
     Advanced, DeltaRule, ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables,
@@ -60,11 +60,6 @@ pub(crate) fn gelu(_: &Array) -> Result<Option<Array>> {
 /// MLX does it.
 pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
     Ok(None)
-}
-
-/// No product by quantized weights is computed here.
-pub(crate) fn multiplies(_: i32, _: i32) -> bool {
-    false
 }
 
 /// MLX does it.

@@ -53,7 +53,6 @@ pub use positions::Positions;
 pub(crate) use program::{
     PassInputs, PassPlaces, PassReads, PassRotation, PassWrites, Program, Recorder, Tail,
 };
-pub(crate) use quantized::has_product;
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use recurrent::fold_accepted;
 pub(crate) use rope::{Rope, SectionOrder};

@@ -2,15 +2,16 @@
 //! are written where they stay, by a node of the graph, so that loading needs no other memory.
 //! Elsewhere they pass through one more buffer if they are converted or joined.
 
-use half::{bf16, f16};
+use half::bf16;
 use mlx_rs::ops::broadcast_to;
 use mlx_rs::{Array, Dtype as MlxDtype};
+use paceline_checkpoint::numbers::floats;
 use safetensors::tensor::Dtype;
 
 use super::LoadError;
 use super::expand::{GroupScale, byte_scale, expand};
-use super::files::MappedBytes;
-use super::quantization::{QuantFormat, QuantMode};
+use super::mapped::MappedBytes;
+use super::{QuantFormat, QuantMode};
 
 /// MLX's type for a stored one, of those that are read.
 pub(super) fn mlx_dtype(dtype: Dtype) -> Option<MlxDtype> {
@@ -22,11 +23,6 @@ pub(super) fn mlx_dtype(dtype: Dtype) -> Option<MlxDtype> {
         Dtype::U8 => Some(MlxDtype::Uint8),
         _ => None,
     }
-}
-
-/// Whether it is a type of floats that are read.
-pub(super) fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
 /// The pieces one after another as they are stored.
@@ -192,20 +188,6 @@ fn words(pieces: &[MappedBytes], mut each: impl FnMut(u32)) {
     if count > 0 {
         held[count..].fill(0);
         each(u32::from_le_bytes(held));
-    }
-}
-
-/// Writes stored floats as float32; what `out` has more stays as it is.
-pub(super) fn floats(bytes: &[u8], dtype: Dtype, out: &mut [f32]) {
-    fn each<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
-        for (out, chunk) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
-            *out = value(*chunk);
-        }
-    }
-    match dtype {
-        Dtype::F16 => each(bytes, out, |two| f16::from_le_bytes(two).to_f32()),
-        Dtype::BF16 => each(bytes, out, |two| bf16::from_le_bytes(two).to_f32()),
-        _ => each(bytes, out, f32::from_le_bytes),
     }
 }
 

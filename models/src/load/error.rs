@@ -1,125 +1,13 @@
 //! Errors while a checkpoint is loaded. A cause is in the source of an error, not in its text.
 
-use std::io;
-use std::path::PathBuf;
-
-use super::header::HeaderError;
+use paceline_checkpoint::CheckpointError;
 
 /// A checkpoint that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file that must be there cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        #[source]
-        cause: io::Error,
-    },
-    /// A file has no JSON, or JSON of another form.
-    #[error("{}: expected {expected}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// JSON that the file must hold.
-        expected: &'static str,
-        /// Where the parser stopped.
-        #[source]
-        cause: serde_json::Error,
-    },
-    /// The header of a safetensors file is broken.
-    #[error("{}: the header is broken", path.display())]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// Fault of the header.
-        #[source]
-        cause: HeaderError,
-    },
-    /// A file is not what its name promises.
-    #[error("{}: {what}", path.display())]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// Expected and found.
-        what: String,
-    },
-    /// config.json has a value this version cannot serve.
-    #[error("config.json of the model: {key}: {what}")]
-    Config {
-        /// The key.
-        key: String,
-        /// Expected and found.
-        what: String,
-    },
-    /// config.json has a value of another type.
-    #[error("config.json of the model: {key}")]
-    ConfigType {
-        /// The key.
-        key: String,
-        /// The types expected and found.
-        #[source]
-        cause: serde_json::Error,
-    },
-    /// A tensor the model needs is not in the checkpoint.
-    #[error("tensor {name} is missing from the checkpoint")]
-    Missing {
-        /// Name of the missing tensor.
-        name: String,
-    },
-    /// Tensors that no part of the model took: the checkpoint is of another model than its config.
-    #[error("the checkpoint has {count} tensors the model does not use, the first is {name}")]
-    Unused {
-        /// The first of them.
-        name: String,
-        /// How many.
-        count: usize,
-    },
-    /// A tensor has another shape than the config requires.
-    #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
-    Shape {
-        /// Name of the tensor.
-        name: String,
-        /// In the file.
-        found: Vec<usize>,
-        /// By the config.
-        expected: Vec<usize>,
-    },
-    /// A tensor is in another layout than the rest of the checkpoint.
-    #[error("tensor {name}: {what}; convert the checkpoint again from the original")]
-    Mixed {
-        /// Name of the tensor.
-        name: String,
-        /// Expected and found.
-        what: String,
-    },
-    /// A tensor has a type this version cannot read.
-    #[error("tensor {name} has type {found}; expected {expected}")]
-    Dtype {
-        /// Name of the tensor.
-        name: String,
-        /// In the file.
-        found: String,
-        /// Types that can be read there.
-        expected: &'static str,
-    },
-    /// A quantized module contradicts its format.
-    #[error("module {module}: {what}")]
-    Quantized {
-        /// Path of the module.
-        module: String,
-        /// Expected and found.
-        what: String,
-    },
-    /// Products of integers are asked for by name, and the target has none.
-    #[error(
-        "products of integers are configured (target.products = \"integer\"): expected weights that stay quantized on the CPU, found {found}; set target.products = \"auto\" or \"float\""
-    )]
-    Products {
-        /// Format of most of its numbers, or the device.
-        found: String,
-    },
+    /// Its files cannot be used, whatever the device.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A tensor for which there is no memory, or that MLX cannot count.
     #[error("cannot make an array of {bytes} bytes")]
     TooLarge {
@@ -136,9 +24,8 @@ impl LoadError {
     /// unless the file is not there.
     pub fn is_lasting(&self) -> bool {
         match self {
-            Self::Read { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+            Self::Checkpoint(error) => error.is_lasting(),
             Self::TooLarge { .. } | Self::Mlx(_) => false,
-            _ => true,
         }
     }
 }

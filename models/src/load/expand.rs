@@ -2,7 +2,7 @@
 //! low ones first, in little-endian words; a group's numbers share a scale. Source: MLX 0.32.2,
 //! `mlx/ops.cpp` (`affine_dequantize`, `fp_dequantize`).
 
-use super::quantization::{QuantFormat, QuantMode};
+use super::{QuantFormat, QuantMode};
 
 /// The numbers of E2M1: sign, two bits of exponent, one of mantissa.
 const E2M1: [f32; 16] =

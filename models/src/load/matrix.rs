@@ -5,12 +5,13 @@
 use mlx_rs::ops::quantize;
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype as MlxDtype};
+use paceline_checkpoint::numbers::is_float;
+use paceline_checkpoint::plan::PACKED_GROUP;
 use safetensors::tensor::Dtype;
 
-use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, is_float, mlx_dtype, stored};
-use super::files::MappedBytes;
-use super::quantization::{QuantFormat, QuantMode};
-use super::{LoadError, Weights};
+use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, mlx_dtype, stored};
+use super::mapped::MappedBytes;
+use super::{CheckpointError, LoadError, QuantFormat, QuantMode, Weights};
 
 /// Modules with the rows of one projection: one module, or for experts one each, in their order.
 #[derive(Clone, Debug)]
@@ -87,7 +88,7 @@ impl StoredMatrix {
 
 impl QuantizedMatrix {
     /// Inputs that share a scale and a bias in a weight that is quantized here.
-    pub(crate) const GROUP: i32 = 64;
+    pub(crate) const GROUP: i32 = PACKED_GROUP;
 
     /// Quantizes `matrix` `[…, out, in]` in groups of inputs, which must be whole. Evaluated now
     /// and not at the first forward, so that the float weight is gone before the next one is read.
@@ -227,7 +228,10 @@ impl Weights<'_> {
             let block = self.open_module(module, &[part.out], sizes.input, bytes)?;
             if blocks.first().is_some_and(|first| first.storage() != block.storage()) {
                 let what = format!("expected the format of {}, found another", part.modules[0]);
-                return Err(LoadError::Quantized { module: module.clone(), what });
+                return Err(LoadError::from(CheckpointError::Quantized {
+                    module: module.clone(),
+                    what,
+                }));
             }
             blocks.push(block);
         }
@@ -309,9 +313,11 @@ impl Weights<'_> {
         input: i32,
         [words, groups]: [&[i32]; 2],
     ) -> Result<(), LoadError> {
-        let contradicts = |what: String| LoadError::Quantized {
-            module: module.to_owned(),
-            what: format!("by config.json {format}: {what}"),
+        let contradicts = |what: String| {
+            LoadError::from(CheckpointError::Quantized {
+                module: module.to_owned(),
+                what: format!("by config.json {format}: {what}"),
+            })
         };
         if input % format.group != 0 {
             return Err(contradicts(format!(
@@ -337,16 +343,18 @@ impl Weights<'_> {
         if self.entry(&scales).is_none() {
             let weight = self.entry(&format!("{module}.weight"));
             return match weight.is_some_and(|weight| weight.dtype == Dtype::U32) {
-                true => Err(LoadError::Missing { name: self.full(&scales) }),
+                true => Err(LoadError::from(CheckpointError::Missing { name: self.full(&scales) })),
                 false => Ok(None),
             };
         }
         let format = self.forms.quantization.format(&self.full(module));
-        format.map(Some).ok_or_else(|| LoadError::Quantized {
+        format.map(Some).ok_or_else(|| {
+            LoadError::from(CheckpointError::Quantized {
             module: self.full(module),
             what: "the checkpoint has its scales, and by the quantization settings of config.json \
                    it is not quantized"
                 .into(),
+        })
         })
     }
 
@@ -358,7 +366,11 @@ impl Weights<'_> {
         expected: &'static str,
     ) -> Result<(), LoadError> {
         let (name, found) = (self.full(name), format!("{found:?}"));
-        if fits { Ok(()) } else { Err(LoadError::Dtype { name, found, expected }) }
+        if fits {
+            Ok(())
+        } else {
+            Err(LoadError::from(CheckpointError::Dtype { name, found, expected }))
+        }
     }
 
     /// The blocks one after another, all of one storage.

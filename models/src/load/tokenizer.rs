@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest as _, Sha256};
 
-use super::{ConfigJson, LoadError};
+use super::{CheckpointError, ConfigJson, LoadError};
 
 /// Bytes of a digest that are shown and compared. Two vocabularies that differ by accident have
 /// different ones, and a refusal that names two stays readable.
@@ -134,7 +134,10 @@ fn tokens(dir: &Path) -> Result<Option<Vec<(u32, String)>>, LoadError> {
     tokens.dedup();
     if tokens.is_empty() {
         let path = dir.join(TOKENIZER);
-        return Err(LoadError::Broken { path, what: "expected token ids, found none".into() });
+        return Err(LoadError::from(CheckpointError::Broken {
+            path,
+            what: "expected token ids, found none".into(),
+        }));
     }
     Ok(Some(tokens))
 }
@@ -172,10 +175,10 @@ fn file<T: DeserializeOwned>(
     let text = match files::read(&path, MAX_TOKENIZER_BYTES) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(LoadError::Read { path, cause }),
+        Err(cause) => return Err(LoadError::from(CheckpointError::Read { path, cause })),
     };
     let read = serde_json::from_slice(&text);
-    read.map(Some).map_err(|cause| LoadError::Json { path, expected, cause })
+    read.map(Some).map_err(|cause| LoadError::from(CheckpointError::Json { path, expected, cause }))
 }
 
 #[cfg(test)]

@@ -2,64 +2,20 @@
 //! that is left over is an error.
 
 use mlx_rs::{Array, Dtype as MlxDtype};
+use paceline_checkpoint::TensorEntry;
+use paceline_checkpoint::numbers::is_float;
+use paceline_checkpoint::plan::packed_bits;
 use safetensors::tensor::Dtype;
 
-use super::arrays::{blank, is_float, mlx_dtype, stored, widened};
-use super::files::{MappedBytes, TensorEntry, TensorFiles};
-use super::quantization::{QuantFormat, QuantMode, Quantization};
-use super::{LoadError, Unserved};
+use super::arrays::{blank, mlx_dtype, stored, widened};
+use super::mapped::{MappedBytes, MappedFiles};
+use super::{CheckpointError, LoadError, Precision, QuantFormat, Tensors, WeightForms};
 use crate::products::Products;
-
-/// In which type weights are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// float32: half-precision products do not go through BLAS on the CPU.
-    Float32,
-    /// As in the file: for the GPU.
-    AsStored,
-}
-
-/// In which form weights are kept.
-#[derive(Clone, Debug)]
-pub struct WeightForms {
-    /// The type of floats.
-    pub precision: Precision,
-    /// Formats of quantized modules, by config.json.
-    pub quantization: Quantization,
-    /// Whether a quantized weight of this format stays as it is stored. Others are expanded to
-    /// float32.
-    pub keeps: fn(QuantFormat) -> bool,
-    /// How products by weights that stay quantized are computed.
-    pub products: Products,
-}
-
-impl WeightForms {
-    /// The format in which a quantized weight is kept; `None`: its numbers are expanded. For products
-    /// of integers mxfp4 becomes affine, with the same numbers ([`QuantFormat::AFFINE_MXFP4`]).
-    pub(super) fn kept(&self, format: QuantFormat) -> Option<QuantFormat> {
-        let affine = QuantFormat::AFFINE_MXFP4;
-        match (self.keeps)(format) {
-            true => Some(format),
-            false => (format.mode == QuantMode::Mxfp4
-                && self.products == Products::Integer
-                && (self.keeps)(affine))
-            .then_some(affine),
-        }
-    }
-
-    /// How products by the weights of this checkpoint are computed.
-    pub(crate) fn products_of(&self, checkpoint: &TensorFiles) -> Products {
-        let mut modules = checkpoint.entries.keys().filter_map(|name| name.strip_suffix(".scales"));
-        let keeps = |module| {
-            self.quantization.format(module).is_some_and(|format| self.kept(format).is_some())
-        };
-        if modules.any(keeps) { self.products } else { Products::Float }
-    }
-}
 
 /// A checkpoint being loaded. `take` every tensor, then `finish`.
 pub struct Weights<'a> {
-    pub(super) checkpoint: TensorFiles,
+    pub(super) checkpoint: Tensors,
+    maps: MappedFiles,
     pub(super) forms: WeightForms,
     prefix: String,
     /// Called with the bytes read so far, after each tensor.
@@ -72,15 +28,6 @@ pub struct Weights<'a> {
     products: Products,
 }
 
-/// Signs of a tensor's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SignCount {
-    /// Numbers with a minus.
-    pub(crate) negative: usize,
-    /// All numbers.
-    pub(crate) all: usize,
-}
-
 /// Quantized weights that became floats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expanded {
@@ -90,26 +37,23 @@ pub(super) struct Expanded {
     pub(super) format: Option<QuantFormat>,
 }
 
-/// Bits to which the matrix of module `name` is quantized where others get `bits`. All later numbers
-/// depend on the projection of a target's hidden states, and all of a layer's on a router: 8 bits at
-/// least.
-pub(super) fn packed_bits(bits: i32, name: &str) -> i32 {
-    let matters = matches!(name.rsplit('.').next(), Some("fc" | "input_proj" | "gate"));
-    if matters { bits.max(8) } else { bits }
-}
-
 impl<'a> Weights<'a> {
     /// Loads from `checkpoint`.
+    ///
+    /// # Errors
+    /// A file cannot be mapped, or has changed since its header was read.
     pub fn new(
-        checkpoint: TensorFiles,
+        checkpoint: Tensors,
         forms: WeightForms,
         progress: &'a mut dyn FnMut(u64),
-    ) -> Self {
+    ) -> Result<Self, LoadError> {
+        let maps = MappedFiles::of(&checkpoint)?;
         let prefix = String::new();
         let expanded = Expanded::default();
         let products = forms.products_of(&checkpoint);
-        Self {
+        Ok(Self {
             checkpoint,
+            maps,
             forms,
             prefix,
             progress,
@@ -118,7 +62,7 @@ impl<'a> Weights<'a> {
             bits: None,
             rehearses: false,
             products,
-        }
+        })
     }
 
     /// Names, types and shapes are checked as in a load, and no weight is read: each array is zeros
@@ -138,7 +82,7 @@ impl<'a> Weights<'a> {
     }
 
     /// The tensors that were not taken yet.
-    pub fn files(&self) -> &TensorFiles {
+    pub fn files(&self) -> &Tensors {
         &self.checkpoint
     }
 
@@ -188,7 +132,11 @@ impl<'a> Weights<'a> {
         let (entry, bytes) = self.open(name, shape)?;
         if !is_float(entry.dtype) {
             let (name, found) = (self.full(name), format!("{:?}", entry.dtype));
-            return Err(LoadError::Dtype { name, found, expected: "F32, F16 or BF16" });
+            return Err(LoadError::from(CheckpointError::Dtype {
+                name,
+                found,
+                expected: "F32, F16 or BF16",
+            }));
         }
         let array = self.floats(vec![(bytes, entry.dtype)], shape)?;
         self.report(entry.bytes);
@@ -209,7 +157,11 @@ impl<'a> Weights<'a> {
             (Dtype::F16, [a, b]) => half::f16::from_le_bytes([*a, *b]).to_f32(),
             (other, _) => {
                 let (name, found) = (self.full(name), format!("{other:?}"));
-                return Err(LoadError::Dtype { name, found, expected: "F32, F16 or BF16" });
+                return Err(LoadError::from(CheckpointError::Dtype {
+                    name,
+                    found,
+                    expected: "F32, F16 or BF16",
+                }));
             }
         };
         self.report(entry.bytes);
@@ -232,7 +184,11 @@ impl<'a> Weights<'a> {
             }
             other => {
                 let (name, found) = (self.full(name), format!("{other:?}"));
-                return Err(LoadError::Dtype { name, found, expected: "I64 or I32" });
+                return Err(LoadError::from(CheckpointError::Dtype {
+                    name,
+                    found,
+                    expected: "I64 or I32",
+                }));
             }
         };
         self.report(entry.bytes);
@@ -247,10 +203,17 @@ impl<'a> Weights<'a> {
     }
 
     /// Leaves the tensors unread that `forget` takes out of the files.
-    pub fn forgetting(&mut self, forget: impl FnOnce(&mut TensorFiles)) {
+    ///
+    /// # Errors
+    /// Those of `forget`.
+    pub fn forgetting(
+        &mut self,
+        forget: impl FnOnce(&mut Tensors) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
         let before = self.checkpoint.total_bytes();
-        forget(&mut self.checkpoint);
+        forget(&mut self.checkpoint)?;
         self.report((before - self.checkpoint.total_bytes()) as usize);
+        Ok(())
     }
 
     /// Leaves the tensors of module `name` unread: the model has what they hold from elsewhere.
@@ -304,9 +267,10 @@ impl<'a> Weights<'a> {
         }
         match self.checkpoint.entries.keys().next() {
             None => Ok(()),
-            Some(name) => {
-                Err(LoadError::Unused { name: name.clone(), count: self.checkpoint.entries.len() })
-            }
+            Some(name) => Err(LoadError::from(CheckpointError::Unused {
+                name: name.clone(),
+                count: self.checkpoint.entries.len(),
+            })),
         }
     }
 
@@ -326,13 +290,17 @@ impl<'a> Weights<'a> {
     ) -> Result<(TensorEntry, MappedBytes), LoadError> {
         let name = self.full(name);
         let Some(entry) = self.checkpoint.entries.remove(&name) else {
-            return Err(LoadError::Missing { name });
+            return Err(LoadError::from(CheckpointError::Missing { name }));
         };
         let expected: Vec<usize> = shape.iter().map(|dim| *dim as usize).collect();
         if entry.shape != expected {
-            return Err(LoadError::Shape { name, found: entry.shape, expected });
+            return Err(LoadError::from(CheckpointError::Shape {
+                name,
+                found: entry.shape,
+                expected,
+            }));
         }
-        let bytes = self.checkpoint.bytes(&entry);
+        let bytes = self.maps.bytes(&entry);
         if !self.rehearses {
             bytes.prefetch();
         }
@@ -364,83 +332,5 @@ impl<'a> Weights<'a> {
     pub(super) fn report(&mut self, bytes: usize) {
         self.read_bytes += bytes as u64;
         (self.progress)(self.read_bytes);
-    }
-}
-
-impl TensorFiles {
-    /// Whether there is a tensor of this name.
-    pub fn has(&self, name: &str) -> bool {
-        self.entries.contains_key(name)
-    }
-
-    /// How many numbers of tensor `name` have a minus, and how many there are; `None` without
-    /// floats of this name.
-    pub(crate) fn signs(&self, name: &str) -> Option<SignCount> {
-        let entry = self.entries.get(name).filter(|entry| is_float(entry.dtype))?;
-        let bytes = self.bytes(entry);
-        // The sign is in the last byte of each number.
-        let numbers = bytes.as_slice().chunks_exact(entry.dtype.bitsize() / 8);
-        let negative = numbers
-            .clone()
-            .filter(|bytes| bytes.last().is_some_and(|last| last & 0x80 != 0))
-            .count();
-        Some(SignCount { negative, all: numbers.len() })
-    }
-
-    /// Names and shapes of all tensors.
-    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
-        self.entries.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice()))
-    }
-
-    /// Forgets all tensors but those with a name that `is_kept` accepts.
-    pub fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
-        self.entries.retain(|name, _| is_kept(name));
-    }
-
-    /// Forgets all tensors but those of these modules.
-    pub fn keep_modules(&mut self, modules: &[&str]) {
-        self.keep(|name| match name.rsplit_once('.') {
-            Some((module, "weight" | "scales" | "biases")) => modules.contains(&module),
-            _ => false,
-        });
-    }
-
-    /// Leaves layers that have `module` unread: all tensors under the name before it.
-    pub fn skip_layers_with(&mut self, module: &str) {
-        let mark = format!(".{module}.weight");
-        let layers: Vec<String> = self
-            .entries
-            .keys()
-            .filter_map(|name| name.strip_suffix(&mark).map(str::to_owned))
-            .collect();
-        for layer in layers {
-            let first = format!("{layer}.");
-            self.entries.retain(|name, _| !name.starts_with(&first));
-            tracing::info!(layer, "a layer that predicts a further token is skipped");
-        }
-    }
-
-    /// Leaves the tensors of parts that are not served unread, and names them in one log line.
-    pub fn skip(&mut self, unserved: &Unserved) {
-        let (mut count, mut bytes) = (0, 0u64);
-        let mut prefixes = std::collections::BTreeSet::new();
-        self.entries.retain(|name, entry| match unserved.part_of(name) {
-            None => true,
-            Some(part) => {
-                count += 1;
-                bytes += entry.bytes as u64;
-                prefixes.insert(part);
-                false
-            }
-        });
-        if count > 0 {
-            let parts: Vec<_> = prefixes.into_iter().collect();
-            tracing::info!(
-                count,
-                bytes,
-                parts = parts.join(", "),
-                "tensors of parts that are not served are skipped"
-            );
-        }
     }
 }

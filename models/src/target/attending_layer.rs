@@ -2,10 +2,10 @@
 //! have one. R rows. Field names are the checkpoint's tensor names.
 
 use mlx_rs::Array;
+use paceline_checkpoint::families::Sizes;
 
 use super::attention::{Attention, AttentionSpec};
 use super::decoder::{FeedForward, LoadFeedForward};
-use super::sizes::Sizes;
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
 use crate::layers::{NormWeight, RmsNorm, Rope, RopeTables, last_rows};
@@ -60,7 +60,7 @@ impl AttendingLayer {
                 None => None,
             },
             rope,
-            kv: sizes.growing(),
+            kv: sizes.kv_heads().into(),
         })
     }
 

@@ -2,8 +2,8 @@
 //! head where a family has one. R rows of a batch · H heads · D head_dim.
 
 use mlx_rs::Array;
+use paceline_checkpoint::families::Sizes;
 
-use super::sizes::Sizes;
 use crate::error::Result;
 use crate::kv::{AttentionParams, KvStore};
 use crate::layers::{

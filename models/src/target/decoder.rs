@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::RecurrentSizes;
+use paceline_checkpoint::families::Sizes;
 
 use super::Target;
 use super::attention::{Attention, AttentionSpec};
@@ -18,7 +19,6 @@ use super::graph::Graph;
 use super::image_rows::{self, ImageRows};
 #[cfg(target_os = "linux")]
 use super::on_cpu;
-use super::sizes::Sizes;
 use crate::batch::{Batch, Forward, Wants};
 use crate::error::{ModelError, Result};
 use crate::hidden_states::HiddenStates;
@@ -46,7 +46,7 @@ pub(crate) struct TargetFiles<'a> {
 pub(super) fn refuse_sliding_window(config: &ConfigJson) -> Result<(), LoadError> {
     if config.optional::<bool>("use_sliding_window")?.unwrap_or(false) {
         let what = "expected false: this version has no sliding windows".into();
-        return Err(config.wrong("use_sliding_window", what));
+        return Err(config.wrong("use_sliding_window", what).into());
     }
     Ok(())
 }
@@ -231,7 +231,7 @@ impl Decoder {
         let TargetFiles { dir, config, weights, weight_bytes } = files;
         let spec = DecoderSpec {
             architecture: architecture.into(),
-            layout: Layout::of(&weights, &Layout::TEXT_ALONE)?,
+            layout: Layout::of(weights.files(), &Layout::TEXT_ALONE)?,
             sizes,
             attention,
             recurrent: &[],
@@ -262,7 +262,7 @@ impl Decoder {
         let (hidden, eps) = (sizes.hidden_size, sizes.rms_norm_eps);
         let norm = RmsNorm::load_stored(&mut weights, &norm, hidden, eps, spec.norms)?;
         let kv_layer = |layer: &Layer| match &layer.mixer {
-            Mixer::Attention(_) => LayerKv::Growing(sizes.growing()),
+            Mixer::Attention(_) => LayerKv::Growing(sizes.kv_heads().into()),
             Mixer::Recurrent(states) => LayerKv::Recurrent(states.sizes()),
         };
         let DecoderSpec { rope, tower, layout, architecture, .. } = spec;
@@ -298,7 +298,7 @@ impl Decoder {
         let (vocab, hidden) = (parts.vocab, parts.hidden);
         #[cfg(target_os = "linux")]
         let rehearses = weights.rehearses();
-        // A tied head that is still there differs from the embedding: see `TensorFiles::settle_head`.
+        // A tied head that is still there differs from the embedding: see `Tensors::settle_head`.
         let lm_head = if tied && !weights.has(&format!("{}.weight", layout.head)) {
             None
         } else {

@@ -4,9 +4,9 @@
 
 use mlx_rs::ops::exp;
 use mlx_rs::{Array, Dtype};
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::RecurrentSizes;
+use paceline_checkpoint::families::Sizes;
 
-use super::sizes::Sizes;
 use crate::device::on_gpu;
 use crate::error::Result;
 use crate::layers::{DeltaRule, LayerOps, Linear, RmsNorm};

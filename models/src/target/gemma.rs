@@ -3,9 +3,8 @@
 use super::decoder::{Decoder, DecoderLayer, DecoderParts, TargetFiles};
 use super::gemma4::{Config, Layer, PerLayerInputs, load_tower, rounded};
 use super::image_rows::ImageRows;
-use crate::kv::LayerKv;
 use crate::layers::{Embedding, RmsNorm};
-use crate::load::{ConfigJson, KvHeads, Layout, LoadError};
+use crate::load::{Layout, LoadError};
 
 /// Where checkpoints keep the text model: of transformers with the parts for images and sound, of
 /// mlx, and of transformers alone.
@@ -15,7 +14,7 @@ const LAYOUTS: [Layout; 3] = [Layout::WITH_VISION[0], Layout::WITH_VISION[1], La
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config: json, mut weights, weight_bytes } = files;
     let config = Config::read(json)?;
-    let layout = Layout::of(&weights, &LAYOUTS)?;
+    let layout = Layout::of(weights.files(), &LAYOUTS)?;
     let text = layout.text;
     let table = format!("{text}.embed_tokens");
     let dtype = weights.dtype_of(&format!("{table}.weight"));
@@ -45,18 +44,4 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         tower,
     };
     Decoder::assemble(dir, weights, weight_bytes, parts, layout, config.tied)
-}
-
-/// Keys and values of the layers that have their own.
-///
-/// # Errors
-/// As [`Config::read`].
-pub(super) fn kv_heads(config: &ConfigJson) -> Result<Option<Vec<KvHeads>>, LoadError> {
-    let layers = Config::read(config)?.kv_layers();
-    let heads = layers.iter().filter_map(LayerKv::growing).map(|layer| KvHeads {
-        n_kv: layer.n_kv,
-        head_dim: layer.key_dim,
-        window: layer.window,
-    });
-    Ok(Some(heads.collect()))
 }

@@ -3,9 +3,10 @@
 //! turn together, on three axes, beside a vision tower. Source: `models/glm4v` and `models/glm_ocr`
 //! in transformers.
 
+use paceline_checkpoint::families::Sizes;
+
 use super::attention::{AttentionSpec, TurnedPairs};
 use super::decoder::{Decoder, DecoderSpec, FeedForward, TargetFiles};
-use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{GatedMlp, NormWeight, Rope, SectionOrder};
 use crate::load::{ConfigJson, Layout, LoadError, Weights};
@@ -80,7 +81,7 @@ pub(super) fn load_ocr(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
 fn load_family(files: TargetFiles<'_>, family: Family) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = Config::read(config, family)?;
-    let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
+    let layout = Layout::of(weights.files(), &Layout::WITH_VISION)?;
     let tower = tower::load_if_there(config, &mut weights, &read.sizes, |part, weights, text| {
         GlmTower::load(part, weights, layout.vision, text, family.tower)
     })?;

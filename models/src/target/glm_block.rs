@@ -1,23 +1,14 @@
 //! One layer of GLM-OCR outside of the model: its checkpoints have one more than the model, which
 //! predicts further tokens.
 
+use paceline_checkpoint::families::Sizes;
+use paceline_checkpoint::families::glm::is_glm_ocr;
+
 use super::attending_layer::{AttendingLayer, AttendingLayerSpec};
 use super::decoder::FeedForward;
 use super::glm4v::{BRANCH_NORMS, Config, OCR};
-use super::sizes::Sizes;
 use crate::layers::NormWeight;
 use crate::load::{ConfigJson, LoadError, Weights};
-
-/// `model_type` of the family's models.
-const MODEL_TYPE: &str = "glm_ocr";
-
-/// Whether config.json is that of a GLM-OCR.
-///
-/// # Errors
-/// `model_type` is no text.
-pub(crate) fn is_glm_ocr(config: &ConfigJson) -> Result<bool, LoadError> {
-    Ok(config.optional::<String>("model_type")?.as_deref() == Some(MODEL_TYPE))
-}
 
 /// Refuses the config.json of a target of another family.
 ///
@@ -28,8 +19,8 @@ pub(crate) fn check_glm_ocr(config: &ConfigJson) -> Result<(), LoadError> {
         return Ok(());
     }
     let found: String = config.required("model_type")?;
-    let what = format!("expected a target of {MODEL_TYPE} for its drafter, found {found}");
-    Err(config.wrong("model_type", what))
+    let what = format!("expected a target of glm_ocr for its drafter, found {found}");
+    Err(config.wrong("model_type", what).into())
 }
 
 /// Sizes of a model of the family.

@@ -2,11 +2,12 @@
 //! (arXiv 2310.06825), whose rows may attend to a window. The shared decoder, with biases only
 //! where the config has them.
 
+use paceline_checkpoint::families::Sizes;
+use paceline_checkpoint::families::llama::{mistral_sizes, sliding_window};
+
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, TargetFiles, dense};
-use super::sizes::Sizes;
-use crate::kv::GrowingKv;
-use crate::load::{ConfigJson, KvHeads, LoadError};
+use crate::load::LoadError;
 
 /// Loads a Llama, in the layout that transformers and mlx-lm share, or in mlx-vlm's.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
@@ -17,7 +18,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
              {window}",
             sizes.context
         );
-        return Err(files.config.wrong("sliding_window", what));
+        return Err(files.config.wrong("sliding_window", what).into());
     }
     load_as("llama", files, sizes)
 }
@@ -26,22 +27,6 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
 pub(super) fn load_mistral(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let sizes = mistral_sizes(files.config)?;
     load_as("mistral", files, sizes)
-}
-
-fn mistral_sizes(config: &ConfigJson) -> Result<Sizes, LoadError> {
-    let sizes = Sizes::read(config)?;
-    Ok(Sizes { window: sliding_window(config, sizes.context)?, ..sizes })
-}
-
-/// Keys and values of a Mistral's layers.
-///
-/// # Errors
-/// As [`load_mistral`] for config.json.
-pub(super) fn mistral_kv_heads(config: &ConfigJson) -> Result<Option<Vec<KvHeads>>, LoadError> {
-    let sizes = mistral_sizes(config)?;
-    let GrowingKv { n_kv, key_dim, window, .. } = sizes.growing();
-    let heads = KvHeads { n_kv, head_dim: key_dim, window };
-    Ok(Some(vec![heads; sizes.n_layers as usize]))
 }
 
 fn load_as(
@@ -55,12 +40,4 @@ fn load_as(
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN };
     let feed_forward = dense(sizes.hidden_size, width, mlp_bias);
     Decoder::load_text(architecture, files, sizes, attention, &*feed_forward)
-}
-
-/// The window of every layer. One that no row of the context can fill is none.
-fn sliding_window(config: &ConfigJson, context: i32) -> Result<Option<i32>, LoadError> {
-    match config.optional::<i64>("sliding_window")? {
-        Some(window) if window < i64::from(context) => Ok(Some(config.size("sliding_window")?)),
-        _ => Ok(None),
-    }
 }

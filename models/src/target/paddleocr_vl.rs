@@ -1,9 +1,10 @@
 //! PaddleOCR-VL (arXiv 2510.14528): a Llama whose rows stand on three axes, and a vision tower. Its
 //! config.json is flat in published files and has parts in later ones.
 
+use paceline_checkpoint::families::Sizes;
+
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, DecoderSpec, TargetFiles, dense};
-use super::sizes::Sizes;
 use super::tower;
 use crate::layers::{NormWeight, Rope, SectionOrder};
 use crate::load::{Layout, LoadError};
@@ -15,7 +16,7 @@ const SECTION: [usize; 3] = [16, 24, 24];
 /// Loads it, in either layout.
 pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
-    let layout = Layout::of(&weights, &[Layout::OLDER_WITH_VISION, Layout::PADDLE_MLX])?;
+    let layout = Layout::of(weights.files(), &[Layout::OLDER_WITH_VISION, Layout::PADDLE_MLX])?;
     let sizes = Sizes::read(config)?;
     // Published files have a head of their own, whatever the class that reads them takes for granted.
     let has_head = weights.has(&format!("{}.weight", layout.head));

@@ -1,8 +1,9 @@
 //! Qwen2 and Qwen2.5 (arXiv 2407.10671): the shared decoder with biases of q, k and v.
 
+use paceline_checkpoint::families::Sizes;
+
 use super::attention::AttentionSpec;
 use super::decoder::{Decoder, LoadFeedForward, TargetFiles, dense, refuse_sliding_window};
-use super::sizes::Sizes;
 use crate::load::{ConfigJson, LoadError};
 
 /// Not keys of the config: every checkpoint of the family is so.

@@ -31,7 +31,7 @@ fn load_with(
 ) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let read = qwen2::Config::read(config)?;
-    let layout = Layout::of(&weights, &LAYOUTS)?;
+    let layout = Layout::of(weights.files(), &LAYOUTS)?;
     let tower = tower::load_if_there(config, &mut weights, &read.sizes, |part, weights, text| {
         QwenTower::load(part, weights, layout.vision, text, generation)
     })?;

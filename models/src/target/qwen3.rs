@@ -1,8 +1,9 @@
 //! Qwen3 dense (arXiv 2505.09388): the shared decoder with norms of query and key heads.
 
+use paceline_checkpoint::families::Sizes;
+
 use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, LoadFeedForward, TargetFiles, dense, refuse_sliding_window};
-use super::sizes::Sizes;
 use crate::load::{ConfigJson, LoadError};
 
 /// Sizes of one checkpoint. Also those of Qwen3-VL's text model.

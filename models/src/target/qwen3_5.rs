@@ -3,11 +3,12 @@
 //! vision tower rows stand on three axes; layers with states take an image's rows as any others. The
 //! head that predicts the token after the next is a drafter (`draft/mtp.rs`).
 
-use paceline_blas::{MOST_TAPS, RecurrentSizes};
+use paceline_checkpoint::RecurrentSizes;
+use paceline_checkpoint::families::Sizes;
+use paceline_checkpoint::families::qwen3_5::recurrent_layers;
 
 use super::attention::{AttentionSpec, HeadNorms};
 use super::decoder::{Decoder, DecoderSpec, LoadFeedForward, TargetFiles, dense};
-use super::sizes::Sizes;
 use super::stored_norms::stored_norms;
 use super::tower;
 use crate::layers::{Rope, SectionOrder};
@@ -20,10 +21,6 @@ const TURNING: f64 = 0.25;
 /// Frequencies of each axis if the config of a checkpoint with a tower names none. Source: as of
 /// [`TURNING`].
 const SECTION: [usize; 3] = [11, 11, 10];
-
-/// Most layers. Published checkpoints have up to 64; a list of the kinds of any number of layers
-/// could be larger than memory.
-const MOST_LAYERS: i32 = 1024;
 
 /// Sizes of one checkpoint, dense or with experts.
 #[derive(Clone, Debug)]
@@ -38,67 +35,10 @@ impl Config {
         let sizes = Sizes::read_any(config)?;
         if !config.optional("attn_output_gate")?.unwrap_or(true) {
             let what = "expected true: this version has no attention of this family without gates";
-            return Err(config.wrong("attn_output_gate", what.into()));
+            return Err(config.wrong("attn_output_gate", what.into()).into());
         }
         Ok(Self { sizes, recurrent: recurrent_layers(config)? })
     }
-}
-
-/// For each layer the sizes of its states, if it has some instead of attention.
-///
-/// # Errors
-/// A key is missing, contradicts another, or names a layer that is not computed.
-pub(super) fn recurrent_layers(
-    config: &ConfigJson,
-) -> Result<Vec<Option<RecurrentSizes>>, LoadError> {
-    let (states, n_layers) = (states(config)?, config.size("num_hidden_layers")?);
-    config.check_most("num_hidden_layers", n_layers, MOST_LAYERS)?;
-    let interval = config.size_or("full_attention_interval", 4)?;
-    let usual = |at: i32| match (at + 1) % interval {
-        0 => "full_attention".to_owned(),
-        _ => "linear_attention".to_owned(),
-    };
-    let kinds: Option<Vec<String>> = config.optional("layer_types")?;
-    let kinds = kinds.unwrap_or_else(|| (0..n_layers).map(usual).collect());
-    let wrong = |what: String| Err(config.wrong("layer_types", what));
-    if kinds.len() != n_layers as usize {
-        return wrong(format!("expected {n_layers}, one for each layer, found {}", kinds.len()));
-    }
-    let known = ["linear_attention", "full_attention"];
-    if let Some(other) = kinds.iter().find(|kind| !known.contains(&kind.as_str())) {
-        return wrong(format!("expected {}, found {other}", known.join(" or ")));
-    }
-    if !kinds.iter().any(|kind| kind == known[1]) {
-        return wrong("expected a layer of full_attention, found none".into());
-    }
-    Ok(kinds.iter().map(|kind| (kind == known[0]).then_some(states)).collect())
-}
-
-fn states(config: &ConfigJson) -> Result<RecurrentSizes, LoadError> {
-    let mut sizes = [0; 4];
-    let keys = [
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-    ];
-    for (size, key) in sizes.iter_mut().zip(keys) {
-        *size = config.size(key)?;
-    }
-    let [key_heads, value_heads, key_dim, value_dim] = sizes;
-    config.check_heads(keys[0], key_heads, key_dim)?;
-    config.check_heads(keys[1], value_heads, value_dim)?;
-    if value_heads % key_heads != 0 {
-        let what = format!("expected a multiple of {key_heads} key heads, found {value_heads}");
-        return Err(config.wrong(keys[1], what));
-    }
-    let taps = config.size_or("linear_conv_kernel_dim", 4)?;
-    if !(2..=MOST_TAPS as i32).contains(&taps) {
-        let what = format!("expected 2 to {MOST_TAPS}, found {taps}");
-        return Err(config.wrong("linear_conv_kernel_dim", what));
-    }
-    let [key_heads, value_heads, key_dim, value_dim] = sizes.map(|size| size as usize);
-    Ok(RecurrentSizes { key_heads, value_heads, key_dim, value_dim, taps: taps as usize })
 }
 
 /// Loads it, in the layout of transformers or of mlx-lm.
@@ -151,7 +91,7 @@ pub(super) fn load_as(
 ) -> Result<Decoder, LoadError> {
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let [transformers, mlx] = Layout::WITH_VISION;
-    let layout = Layout::of(&weights, &[transformers, mlx, Layout::TEXT])?;
+    let layout = Layout::of(weights.files(), &[transformers, mlx, Layout::TEXT])?;
     let norms = stored_norms(weights.files())?;
     let rope = rope(config, &read.sizes)?;
     let generation = Generation::Three(Deepstack::Without);

@@ -1,14 +1,13 @@
 //! One attending layer of Qwen3.5 outside of the model: the heads of the family that predict further
 //! tokens have one.
 
+use paceline_checkpoint::families::Sizes;
+use paceline_checkpoint::families::qwen3_5::{DENSE, EXPERTS};
+
 use super::attending_layer::{AttendingLayer, AttendingLayerSpec};
-use super::sizes::Sizes;
 use super::{qwen3_5, qwen3_5_moe};
 use crate::layers::{NormWeight, SectionOrder};
 use crate::load::{ConfigJson, LoadError, Weights};
-
-/// `model_type` of the family's models.
-const MODEL_TYPES: [&str; 4] = ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"];
 
 /// Whether config.json is that of a model of the family.
 ///
@@ -16,7 +15,7 @@ const MODEL_TYPES: [&str; 4] = ["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3
 /// `model_type` is no text.
 pub(crate) fn is_hybrid(config: &ConfigJson) -> Result<bool, LoadError> {
     let model_type: Option<String> = config.optional("model_type")?;
-    Ok(model_type.is_some_and(|name| MODEL_TYPES.contains(&name.as_str())))
+    Ok(model_type.is_some_and(|name| [DENSE, EXPERTS].concat().contains(&name.as_str())))
 }
 
 /// Refuses the config.json of a target of another family: heads read what a model of this one
@@ -28,9 +27,10 @@ pub(crate) fn check_hybrid(config: &ConfigJson) -> Result<(), LoadError> {
     if is_hybrid(config)? {
         return Ok(());
     }
-    let (known, found) = (MODEL_TYPES.join(", "), config.required::<String>("model_type")?);
+    let (known, found) =
+        ([DENSE, EXPERTS].concat().join(", "), config.required::<String>("model_type")?);
     let what = format!("expected a target of {known} for a drafter of kind mtp, found {found}");
-    Err(config.wrong("model_type", what))
+    Err(config.wrong("model_type", what).into())
 }
 
 /// Sizes of a model of the family, from its config or from a copy of it.
@@ -73,8 +73,8 @@ pub(crate) fn hybrid_layer(
 /// `model_type`; only models with experts name their number.
 fn has_experts(config: &ConfigJson) -> Result<bool, LoadError> {
     match config.required::<String>("model_type")?.as_str() {
-        "qwen3_5" | "qwen3_5_text" => Ok(false),
-        "qwen3_5_moe" | "qwen3_5_moe_text" => Ok(true),
+        name if DENSE.contains(&name) => Ok(false),
+        name if EXPERTS.contains(&name) => Ok(true),
         _ => Ok(config.optional::<i64>("num_experts")?.is_some_and(|experts| experts > 0)),
     }
 }

@@ -35,7 +35,7 @@ fn load_with(
     let TargetFiles { dir, config, mut weights, weight_bytes } = files;
     let sizes = read.sizes;
     let rope = Rope::load(config, sizes.head_dim)?;
-    let layout = Layout::of(&weights, &Layout::WITH_VISION)?;
+    let layout = Layout::of(weights.files(), &Layout::WITH_VISION)?;
     let generation = Generation::Three(Deepstack::AsConfigured);
     let tower = tower::load_if_there(config, &mut weights, &sizes, |part, weights, text| {
         QwenTower::load(part, weights, layout.vision, text, generation)

@@ -3,7 +3,7 @@
 //! errors.
 
 use crate::layers::NormWeight;
-use crate::load::{LoadError, TensorFiles};
+use crate::load::{CheckpointError, LoadError, Tensors};
 
 /// How names begin in files of transformers, and in those of the speculators package.
 const ORIGINAL_NAMES: [&str; 3] = ["model.", "mtp.", "mtp_layers."];
@@ -53,7 +53,7 @@ impl Writer {
 ///
 /// # Errors
 /// Convolutions that contradict one another or their names, and norms that contradict them.
-pub(crate) fn stored_norms(files: &TensorFiles) -> Result<NormWeight, LoadError> {
+pub(crate) fn stored_norms(files: &Tensors) -> Result<NormWeight, LoadError> {
     let is_original = match convolutions(files)? {
         Some(writer) => writer == Writer::Transformers,
         None => {
@@ -70,7 +70,7 @@ pub(crate) fn stored_norms(files: &TensorFiles) -> Result<NormWeight, LoadError>
 }
 
 /// The writer of all convolutions; `None` without one.
-fn convolutions(files: &TensorFiles) -> Result<Option<Writer>, LoadError> {
+fn convolutions(files: &Tensors) -> Result<Option<Writer>, LoadError> {
     let mut first: Option<(&str, Writer)> = None;
     for (name, shape) in files.shapes().filter(|(name, _)| name.ends_with(CONVOLUTION)) {
         let Some(writer) = Writer::of_convolution(shape) else { continue };
@@ -90,7 +90,7 @@ fn convolutions(files: &TensorFiles) -> Result<Option<Writer>, LoadError> {
                  whether norms are stored less 1",
                 writer.name()
             );
-            return Err(LoadError::Mixed { name: name.to_owned(), what });
+            return Err(LoadError::from(CheckpointError::Mixed { name: name.to_owned(), what }));
         }
         first.get_or_insert((name, writer));
     }
@@ -102,17 +102,17 @@ fn convolutions(files: &TensorFiles) -> Result<Option<Writer>, LoadError> {
 ///
 /// Norms that are stored less 1 and are above 0 all the same are not found, and neither is the
 /// opposite mistake: factors may be above 1 everywhere.
-fn check_factors(files: &TensorFiles) -> Result<(), LoadError> {
+fn check_factors(files: &Tensors) -> Result<(), LoadError> {
     let is_of_rows = |name: &str| ROW_NORMS.iter().any(|end| name.ends_with(end));
     for (name, _) in files.shapes().filter(|(name, _)| is_of_rows(name)) {
-        let Some(signs) = files.signs(name) else { continue };
+        let Some(signs) = files.signs(name)? else { continue };
         if signs.negative * 4 > signs.all {
             let what = format!(
                 "expected factors, as MLX's conversions store norms, found {} negative numbers of \
                  {}: they are stored less 1, as transformers does",
                 signs.negative, signs.all
             );
-            return Err(LoadError::Mixed { name: name.to_owned(), what });
+            return Err(LoadError::from(CheckpointError::Mixed { name: name.to_owned(), what }));
         }
     }
     Ok(())

@@ -1,22 +1,10 @@
-//! The vision tower in a checkpoint: whether there is one, and loading it. A checkpoint's
+//! Loading the vision tower of a checkpoint. A checkpoint's
 //! config.json names its sizes (`vision_config`) and the token of an image's rows.
 
-use paceline_checkpoint::files::TOWERS;
+use paceline_checkpoint::families::{Sizes, has_tower};
 
-use super::sizes::Sizes;
-use crate::load::{ConfigJson, LoadError, TensorFiles, Weights};
+use crate::load::{ConfigJson, LoadError, Weights};
 use crate::vision::{TextModelSizes, Vision};
-
-/// Whether a checkpoint has the sizes of a tower and tensors of one.
-///
-/// mlx-lm's conversions keep `vision_config` and leave the tensors out. They are text models.
-///
-/// # Errors
-/// `vision_config` is no object.
-pub(super) fn is_there(config: &ConfigJson, files: &TensorFiles) -> Result<bool, LoadError> {
-    let is_of_tower = |name: &str| TOWERS.iter().any(|first| name.starts_with(first));
-    Ok(config.part("vision_config")?.is_some() && files.shapes().any(|(name, _)| is_of_tower(name)))
-}
 
 /// Loads the tower of a checkpoint for a text model of these sizes, if it has one. `load` gets the
 /// tower's own part of config.json, and what it needs to know of the text model.
@@ -29,7 +17,7 @@ pub(super) fn load_if_there<T: Vision + 'static>(
     text: &Sizes,
     load: impl FnOnce(&ConfigJson, &mut Weights, TextModelSizes) -> Result<T, LoadError>,
 ) -> Result<Option<Box<dyn Vision>>, LoadError> {
-    if !is_there(config, weights.files())? {
+    if !has_tower(config, weights.files())? {
         return Ok(None);
     }
     let image_token = image_token(config, text.vocab_size)?;
@@ -39,9 +27,9 @@ pub(super) fn load_if_there<T: Vision + 'static>(
 
 /// The sizes of a tower.
 fn sizes(config: &ConfigJson) -> Result<ConfigJson, LoadError> {
-    config.part("vision_config")?.ok_or_else(|| {
-        config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
-    })
+    let missing =
+        || config.wrong("vision_config", "expected the vision tower's sizes, found none".into());
+    Ok(config.part("vision_config")?.ok_or_else(missing)?)
 }
 
 /// The id that stands in a prompt for each row of an image.
@@ -59,5 +47,5 @@ pub(super) fn image_token(config: &ConfigJson, vocab_size: i32) -> Result<u32, L
     if id < vocab_size as u32 {
         return Ok(id);
     }
-    Err(config.wrong(key, format!("expected an id below {vocab_size}, found {id}")))
+    Err(config.wrong(key, format!("expected an id below {vocab_size}, found {id}")).into())
 }

@@ -22,7 +22,7 @@ fn take(config: &mut Value, key: &str) -> Value {
     config.as_object_mut().expect("an object").remove(key).unwrap_or_default()
 }
 
-fn plan(dir: &Path) -> Result<paceline_models::load::CheckpointPlan, String> {
+fn plan(dir: &Path) -> Result<paceline_checkpoint::plan::CheckpointPlan, String> {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     plan_target(dir, LoadOptions::default()).map_err(|error| paceline_vocabulary::chain(&error))
 }

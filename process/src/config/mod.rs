@@ -24,6 +24,7 @@ mod layers;
 mod load;
 mod message;
 mod model_dirs;
+mod planned;
 mod policy;
 mod source;
 mod trained_length;

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use paceline_checkpoint::ConfigJson;
+
 use super::{Config, DrafterChoice};
 
 /// Tokens of the contexts with which drafters are trained that are published for a target. Their
@@ -37,10 +39,12 @@ impl Config {
 
 /// Tokens of the contexts with which the drafter in `dir` was trained, if its config.json says so.
 fn trained_tokens(dir: &Path) -> Option<u64> {
-    let config = paceline_checkpoint::config::read(dir).ok()?;
-    let texts = [&config, &config["text_config"]];
-    let positions = texts.iter().find_map(|part| part["max_position_embeddings"].as_u64());
-    let architecture = config["architectures"][0].as_str().unwrap_or_default();
+    let config = ConfigJson::top_level(dir).ok()?;
+    let of = |config: &ConfigJson| config.optional::<u64>("max_position_embeddings").ok().flatten();
+    let text = config.part("text_config").ok().flatten();
+    let positions = of(&config).or_else(|| text.as_ref().and_then(of));
+    let architectures: Option<Vec<String>> = config.optional("architectures").ok()?;
+    let architecture = architectures.and_then(|all| all.into_iter().next()).unwrap_or_default();
     if TRAINED_FOR_A_TARGET.iter().any(|word| architecture.contains(word)) {
         return Some(positions.unwrap_or(PUBLISHED_TOKENS).min(PUBLISHED_TOKENS));
     }

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_checkpoint::CheckpointError;
+
 /// A file that keeps a model directory from being served. The text names the file; causes follow by
 /// `source`.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,9 @@ pub enum LoadError {
         #[source]
         cause: Box<dyn Error + Send + Sync>,
     },
+    /// The index or a header of the weights.
+    #[error(transparent)]
+    Weights(#[from] CheckpointError),
     /// The file has a value that cannot be served.
     #[error("{}: {what}", path.display())]
     Content {

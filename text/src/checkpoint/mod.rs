@@ -6,8 +6,6 @@
 
 mod error;
 mod files;
-pub mod header;
-mod tensors;
 mod vision;
 
 use std::path::{Path, PathBuf};

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use paceline_checkpoint::files::{CONFIG, PREPROCESSOR_CONFIG, PROCESSOR_CONFIG, TOWERS};
+use paceline_checkpoint::tensors;
 use serde_json::{Map, Value};
 
 use super::LoadError;
 use super::files::{ModelConfig, json};
-use super::tensors;
 
 /// The settings for images, as the files have them. `None` means that a file leaves a value out.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,8 @@ impl VisionSettings {
     /// # Errors
     /// The index of the weights, or their header, is unreadable or not as expected.
     pub fn has_tower(&self) -> Result<bool, LoadError> {
-        tensors::any(&self.dir, |name| TOWERS.iter().any(|first| name.starts_with(first)))
+        let is_of_tower = |name: &str| TOWERS.iter().any(|first| name.starts_with(first));
+        Ok(tensors::any_name(&self.dir, is_of_tower)?)
     }
 
     /// Reads how images are resized and normalized. `processor_config.json` wins if it has settings

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use paceline_checkpoint::config;
+use paceline_checkpoint::{CheckpointError, ConfigJson};
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::inference::model::ModelDescription;
@@ -23,8 +22,7 @@ const PROCESSOR: &str = "inprocess";
 const CONSTRAINT_START: &str = "after_reasoning";
 
 /// Fields of config.json that a router asks for and this service does not use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConfigFacts {
     architectures: Vec<String>,
     bos_token_id: Option<serde_json::Value>,
@@ -35,8 +33,16 @@ impl ConfigFacts {
     /// Those of the model in this directory. A file that cannot be read has none: the service does
     /// not need them.
     pub(super) fn read(directory: &Path) -> Self {
-        let config = config::read(directory).ok();
-        config.and_then(|config| serde_json::from_value(config).ok()).unwrap_or_default()
+        Self::of(directory).unwrap_or_default()
+    }
+
+    fn of(directory: &Path) -> Result<Self, CheckpointError> {
+        let config = ConfigJson::top_level(directory)?;
+        Ok(Self {
+            architectures: config.optional("architectures")?.unwrap_or_default(),
+            bos_token_id: config.optional("bos_token_id")?,
+            pad_token_id: config.optional("pad_token_id")?,
+        })
     }
 }
 

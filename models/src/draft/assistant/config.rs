@@ -103,7 +103,7 @@ fn check_layers(config: &ConfigJson) -> Result<(), LoadError> {
         let is_off = |value: &Value| *value == Value::Bool(false) || value.as_f64() == Some(0.0);
         if let Some(found) = found.filter(|value| !is_off(value)) {
             let what = format!("expected none, found {found}: no assistant has them");
-            return Err(config.wrong(key, what));
+            return Err(config.wrong(key, what).into());
         }
     }
     Ok(())
@@ -116,17 +116,17 @@ fn layers(config: &ConfigJson) -> Result<Vec<usize>, LoadError> {
     let shared: i32 = config.optional("num_kv_shared_layers")?.unwrap_or(0);
     if shared != 0 && shared != count {
         let what = format!("expected all {count} layers, found {shared}");
-        return Err(config.wrong("num_kv_shared_layers", what));
+        return Err(config.wrong("num_kv_shared_layers", what).into());
     }
     let words: Vec<String> = config.required("layer_types")?;
     if words.len() != count as usize {
         let what = format!("expected one for each of {count} layers, found {}", words.len());
-        return Err(config.wrong("layer_types", what));
+        return Err(config.wrong("layer_types", what).into());
     }
     let kind = |word: &String| {
         let known = KINDS.iter().position(|kind| kind == word);
         let unknown = || format!("expected {}, found {word}", KINDS.join(" or "));
-        known.ok_or_else(|| config.wrong("layer_types", unknown()))
+        known.ok_or_else(|| LoadError::from(config.wrong("layer_types", unknown())))
     };
     words.iter().map(kind).collect()
 }
@@ -138,12 +138,12 @@ fn clusters(config: &ConfigJson, vocab: i32) -> Result<Option<ClusterSizes>, Loa
     let count = config.size_or("num_centroids", 2048)?;
     if vocab % count != 0 {
         let what = format!("expected a divisor of the vocabulary of {vocab}, found {count}");
-        return Err(config.wrong("num_centroids", what));
+        return Err(config.wrong("num_centroids", what).into());
     }
     let best = config.size_or("centroid_intermediate_top_k", 32)?;
     if best > count {
         let what = format!("expected at most the {count} clusters, found {best}");
-        return Err(config.wrong("centroid_intermediate_top_k", what));
+        return Err(config.wrong("centroid_intermediate_top_k", what).into());
     }
     Ok(Some(ClusterSizes { count, best }))
 }

@@ -9,7 +9,7 @@ use mlx_rs::{Array, Dtype};
 use super::config::{ClusterSizes, Config};
 use crate::error::Result;
 use crate::layers::{Embedding, Linear};
-use crate::load::{LoadError, Weights};
+use crate::load::{CheckpointError, LoadError, Weights};
 
 /// Name of the table, and of what the clusters have.
 const TABLE: &str = "model.embed_tokens";
@@ -36,7 +36,10 @@ impl Clusters {
         let ids = weights.take_integers(ORDERING, &[config.vocab])?;
         if let Some(id) = ids.iter().find(|id| !(0..i64::from(config.vocab)).contains(*id)) {
             let what = format!("expected ids below {} in {ORDERING}, found {id}", config.vocab);
-            return Err(LoadError::Config { key: "use_ordered_embeddings".into(), what });
+            return Err(LoadError::from(CheckpointError::Config {
+                key: "use_ordered_embeddings".into(),
+                what,
+            }));
         }
         let ids: Vec<i32> = ids.into_iter().map(|id| id as i32).collect();
         let ids = Array::from_slice(&ids, &[count, config.vocab / count]);
@@ -64,7 +67,7 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn load(weights: &mut Weights, config: &Config) -> Result<Self, LoadError> {
         let (vocab, hidden) = (config.vocab, config.hidden);
-        weights.forgetting(|files| files.settle_head(config.tied));
+        weights.forgetting(|files| files.settle_head(config.tied))?;
         let embed_tokens = Embedding::load(weights, TABLE, vocab, hidden)?;
         let lm_head = if config.tied && !weights.has("lm_head.weight") {
             None
@@ -74,7 +77,7 @@ impl Head {
         if lm_head.is_some() && config.clusters.is_some() {
             let what = "expected a head that is the embedding for heads of clusters, found another";
             let key = "use_ordered_embeddings".to_owned();
-            return Err(LoadError::Config { key, what: what.into() });
+            return Err(LoadError::from(CheckpointError::Config { key, what: what.into() }));
         }
         let clusters =
             config.clusters.map(|sizes| Clusters::load(weights, config, sizes)).transpose()?;

@@ -36,7 +36,7 @@ use super::{
 use crate::error::Result;
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{Gate, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
-use crate::load::{ConfigJson, LoadError, Weights};
+use crate::load::{CheckpointError, ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 use crate::target::{AssistedLayers, AssistedTarget};
 
@@ -234,7 +234,9 @@ impl Assistant {
     fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
         let DrafterFiles { dir, config, weights, weight_bytes, quantize, assisted, .. } = files;
         let sizes = Config::read(config)?;
-        let missing = || LoadError::Missing { name: "model.embed_tokens.weight".into() };
+        let missing = || {
+            LoadError::from(CheckpointError::Missing { name: "model.embed_tokens.weight".into() })
+        };
         let target = assisted.ok_or_else(missing)?;
         let mut info = info(config, dir, weight_bytes)?;
         info.feature_layers = target.layers.features();
@@ -409,7 +411,7 @@ fn kv_layers(target: &AssistedTarget, sizes: &Config) -> Result<Vec<LayerKv>, Lo
                  of {head_dim}: this assistant was made for another target",
                 growing.key_dim, KINDS[kind], growing.n_kv, sizes.n_heads
             );
-            return Err(LoadError::Config { key: "head_dim".into(), what });
+            return Err(LoadError::from(CheckpointError::Config { key: "head_dim".into(), what }));
         }
         let window = growing.window.map(|_| sizes.window);
         Ok(LayerKv::Growing(GrowingKv { window, ..growing }))

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::draft::DraftInfo;
-use crate::load::{ConfigJson, HeadSizes, LoadError};
+use crate::load::{CheckpointError, ConfigJson, HeadSizes, LoadError};
 
 /// Most layers of a drafter. The largest published one has 8; lists of one entry a layer are made
 /// before any tensor is looked up.
@@ -100,7 +100,7 @@ impl Config {
 
 /// An error about `key`.
 pub(in crate::draft) fn wrong(key: &str, what: String) -> LoadError {
-    LoadError::Config { key: key.to_owned(), what }
+    LoadError::from(CheckpointError::Config { key: key.to_owned(), what })
 }
 
 /// Where a key may stand.
@@ -152,7 +152,7 @@ impl<'a> Keys<'a> {
         match self.inner.as_ref().and_then(|inner| inner.get(key)) {
             None => match self.drafter.optional(key)? {
                 Some(value) => Ok(Some(value)),
-                None => self.layers.optional(key),
+                None => Ok(self.layers.optional(key)?),
             },
             Some(value) => serde_json::from_value(value.clone())
                 .map(Some)

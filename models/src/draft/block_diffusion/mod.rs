@@ -22,7 +22,7 @@ use super::{BlockRequest, DraftBatch, DraftFacts, DraftInfo, DraftPart, Proposal
 use crate::error::{ModelError, Result};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{Gate, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
-use crate::load::{ConfigJson, LoadError, Weights};
+use crate::load::{CheckpointError, ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
 
 /// Inputs that all layers of one forward share. Keys and values are of all context rows, then of
@@ -227,12 +227,12 @@ pub(super) struct Backbone<L> {
 fn check_dtype(weights: &Weights<'_>) -> Result<Dtype, LoadError> {
     let dtype = weights.dtype_of("fc.weight");
     if weights.is_float16("fc") || dtype == Dtype::Float16 {
-        return Err(LoadError::Dtype {
+        return Err(LoadError::from(CheckpointError::Dtype {
             name: "fc.weight".into(),
             found: "F16".into(),
             expected: "F32 or BF16: outliers of the hidden states overflow float16 in fc, and \
                        nearly no draft is accepted; convert the published weights again",
-        });
+        }));
     }
     Ok(dtype)
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::kv::KvStore;
-use crate::load::{LoadError, Weights};
+use crate::load::{CheckpointError, LoadError, Weights};
 
 /// Refuses a checkpoint with tensors of a related kind.
 fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
@@ -29,7 +29,10 @@ fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
                 "the checkpoint has tensor {foreign}: not plain DFlash, which its config.json \
                  names; use the config.json that it was published with"
             );
-            return Err(LoadError::Config { key: "architectures".into(), what });
+            return Err(LoadError::from(CheckpointError::Config {
+                key: "architectures".into(),
+                what,
+            }));
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ use super::{
 use crate::error::Result;
 use crate::kv::KvStore;
 use crate::layers::{Embedding, Linear};
-use crate::load::{LoadError, Weights};
+use crate::load::{CheckpointError, LoadError, Weights};
 use crate::sample::{draw, softcap};
 
 /// How DFlash 2 drafters are recognized and loaded.
@@ -285,7 +285,9 @@ impl Dflash2 {
         let sizes = Config::read(config)?;
         let info = info(&sizes.backbone, dir, weight_bytes);
         let bits = quantize.bits();
-        let lm_head = head.ok_or_else(|| LoadError::Missing { name: "lm_head.weight".into() })?;
+        let lm_head = head.ok_or_else(|| {
+            LoadError::from(CheckpointError::Missing { name: "lm_head.weight".into() })
+        })?;
         let mut weights = weights.with_prefix_of("model.", "fc.weight");
         let layer = |weights: &mut Weights, name: &str, rule| {
             let hidden = sizes.backbone.hidden_size;

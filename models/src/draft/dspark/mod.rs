@@ -24,7 +24,7 @@ use super::{
 use crate::error::Result;
 use crate::kv::KvStore;
 use crate::layers::{Embedding, Linear};
-use crate::load::{LoadError, TensorFiles, Weights};
+use crate::load::{CheckpointError, LoadError, Tensors, Weights};
 use crate::sample::softcap;
 
 /// A block ends before the draft that is reached and accepted with a lower probability than this,
@@ -46,7 +46,7 @@ pub(super) const KIND: Kind = Kind {
     load: |files| Ok(Box::new(Dspark::load(files)?)),
 };
 
-fn has_own_head(files: &TensorFiles) -> bool {
+fn has_own_head(files: &Tensors) -> bool {
     ["lm_head.weight", "model.lm_head.weight"].iter().any(|name| files.has(name))
 }
 
@@ -118,7 +118,7 @@ fn reduced_vocabulary(
     let expected = vec![sizes.vocab as usize];
     if let Some(found) = weights.shape("t2d").filter(|found| *found != expected) {
         let (name, found) = ("t2d".into(), found.to_vec());
-        return Err(LoadError::Shape { name, found, expected });
+        return Err(LoadError::from(CheckpointError::Shape { name, found, expected }));
     }
     let offsets = weights.take_integers("d2t", &[sizes.draft_vocab])?;
     weights.skip_tensor("t2d");
@@ -126,7 +126,7 @@ fn reduced_vocabulary(
         let vocab = sizes.vocab;
         let what =
             format!("expected ids below {vocab}, each once, found {offset} for row {row} of d2t");
-        LoadError::Config { key: "draft_vocab_size".into(), what }
+        LoadError::from(CheckpointError::Config { key: "draft_vocab_size".into(), what })
     };
     RowsById::of_offsets(&offsets, sizes.vocab).map(Some).map_err(wrong)
 }

@@ -72,7 +72,7 @@ impl Config {
                 "expected eagle3, found {found:?}: of EAGLE drafters this version serves EAGLE-3 in \
                  the speculators layout; convert the checkpoint with the speculators package"
             );
-            return Err(config.wrong("speculators_model_type", what));
+            return Err(config.wrong("speculators_model_type", what).into());
         }
         let layer = layer_config(config)?;
         let (hidden_size, n_heads) =
@@ -103,13 +103,13 @@ impl Config {
                 "expected a divisor of {n_heads} heads and an even head_dim, found {} and {}",
                 read.n_kv_heads, read.head_dim
             );
-            return Err(layer.wrong("num_key_value_heads", what));
+            return Err(layer.wrong("num_key_value_heads", what).into());
         }
         layer.check_heads("num_attention_heads", n_heads, read.head_dim)?;
         if read.draft_vocab > vocab {
             let what =
                 format!("expected at most the vocabulary, {vocab}, found {}", read.draft_vocab);
-            return Err(config.wrong("draft_vocab_size", what));
+            return Err(config.wrong("draft_vocab_size", what).into());
         }
         Ok(read)
     }
@@ -123,19 +123,19 @@ pub(super) fn layer_config(config: &ConfigJson) -> Result<ConfigJson, LoadError>
     let model_type: String = layer.required("model_type")?;
     if !["llama", "qwen3"].contains(&model_type.as_str()) {
         let what = format!("expected llama or qwen3, found {model_type}");
-        return Err(layer.wrong("model_type", what));
+        return Err(layer.wrong("model_type", what).into());
     }
     let n_layers = layer.size("num_hidden_layers")?;
     if n_layers != 1 {
         let what = format!("expected 1, as EAGLE-3 is published, found {n_layers}");
-        return Err(layer.wrong("num_hidden_layers", what));
+        return Err(layer.wrong("num_hidden_layers", what).into());
     }
     layer.check_word("hidden_act", "silu")?;
     let types: Vec<String> = layer.optional("layer_types")?.unwrap_or_default();
     let slides = layer.optional("use_sliding_window")?.unwrap_or(false);
     if slides || types.iter().any(|name| name != "full_attention") {
         let what = format!("expected full attention, found {types:?}, use_sliding_window {slides}");
-        return Err(layer.wrong("layer_types", what));
+        return Err(layer.wrong("layer_types", what).into());
     }
     Ok(layer)
 }
@@ -146,9 +146,9 @@ fn feature_norm(config: &ConfigJson) -> Result<FeatureNorm, LoadError> {
         (false, false) => Ok(FeatureNorm::None),
         (true, false) => Ok(FeatureNorm::Whole),
         (false, true) => Ok(FeatureNorm::Each),
-        (true, true) => {
-            Err(config.wrong("fc_norm", "expected false beside norm_before_fc, found true".into()))
-        }
+        (true, true) => Err(config
+            .wrong("fc_norm", "expected false beside norm_before_fc, found true".into())
+            .into()),
     }
 }
 
@@ -162,7 +162,7 @@ fn block(config: &ConfigJson) -> Result<i32, LoadError> {
         Some(drafts) if (1..MOST_ROWS).contains(&drafts) => Ok(drafts as i32 + 1),
         Some(drafts) => {
             let what = format!("expected 1 to {}, found {drafts}", MOST_ROWS - 1);
-            Err(speculators.wrong("proposal_methods.speculative_tokens", what))
+            Err(speculators.wrong("proposal_methods.speculative_tokens", what).into())
         }
     }
 }
@@ -174,12 +174,12 @@ fn feature_layers(config: &ConfigJson) -> Result<Vec<usize>, LoadError> {
         let what = "expected the target layers that the hidden states enter, found none; add the \
                     list that it was trained with (usually 2, half of the target's layers, and all \
                     but 3)";
-        return Err(config.wrong(key, what.into()));
+        return Err(config.wrong(key, what.into()).into());
     };
     let fits = |id: &i64| (1..=1 << 16).contains(id);
     if ids.is_empty() || ids.len() > 256 || !ids.iter().all(fits) {
         let what = format!("expected 1 to 256 layers from 1 up, found {ids:?}");
-        return Err(config.wrong(key, what));
+        return Err(config.wrong(key, what).into());
     }
     Ok(ids.iter().map(|id| *id as usize - 1).collect())
 }

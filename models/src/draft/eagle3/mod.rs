@@ -19,7 +19,7 @@ use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, all_tensors};
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, RopeTables, SectionOrder};
-use crate::load::{LoadError, Weights};
+use crate::load::{CheckpointError, LoadError, Weights};
 use crate::segment::QuerySegments;
 
 /// The ids that can be proposed, and the head that scores them.
@@ -39,12 +39,15 @@ impl DraftVocabulary {
                     let what = format!(
                         "tensor d2t: expected ids below {vocab}, each once; row {row} has offset {offset}"
                     );
-                    LoadError::Config { key: "draft_vocab_size".into(), what }
+                    LoadError::from(CheckpointError::Config {
+                        key: "draft_vocab_size".into(),
+                        what,
+                    })
                 };
                 Some(RowsById::of_offsets(&offsets, vocab).map_err(wrong)?)
             }
             false if draft_vocab == vocab => None,
-            false => return Err(LoadError::Missing { name: "d2t".into() }),
+            false => return Err(LoadError::from(CheckpointError::Missing { name: "d2t".into() })),
         };
         // It marks the ids that d2t names.
         weights.skip_tensor("t2d");
@@ -91,7 +94,9 @@ fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
 
 /// Refuses what this version would compute wrongly or cannot compute.
 fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
-    let wrong = |key: &str, what: &str| LoadError::Config { key: key.into(), what: what.into() };
+    let wrong = |key: &str, what: &str| {
+        LoadError::from(CheckpointError::Config { key: key.into(), what: what.into() })
+    };
     if !weights.has("embed_tokens.weight") {
         let what = "the checkpoint has no tensor embed_tokens.weight: this version does not borrow \
                     the target's embedding; copy that tensor of the target into the checkpoint";

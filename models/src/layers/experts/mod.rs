@@ -5,7 +5,9 @@ use mlx_rs::ops::{argsort_axis, concatenate, gather_mm};
 
 use super::{ExpertParts, host};
 use crate::error::Result;
-use crate::load::{LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights};
+use crate::load::{
+    CheckpointError, LoadError, MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix, Weights,
+};
 
 /// y = x·Wᵀ with a weight of its own for each expert, without biases.
 #[derive(Debug)]
@@ -137,7 +139,7 @@ impl ExpertLinear {
             let last = format!("{}.weight", module(experts - 1));
             if !weights.has(&last) {
                 let name = format!("{fused}, {stacked}.weight or {last}");
-                return Err(LoadError::Missing { name });
+                return Err(LoadError::from(CheckpointError::Missing { name }));
             }
             Ok(MatrixPart { modules: (0..experts).map(module).collect(), out: *out })
         };

@@ -2,9 +2,10 @@
 
 use mlx_rs::Array;
 use mlx_sys::{HostOutput as Output, HostRows};
+use paceline_blas::SlotRows;
 use paceline_blas::delta::{self, NewRows, PassOutput, RuleWeights};
 use paceline_blas::rows::{self, Heads};
-use paceline_blas::{RecurrentSizes, SlotRows};
+use paceline_checkpoint::RecurrentSizes;
 
 use super::{computes, float_rows, node, nodes, whole};
 use crate::error::Result;

@@ -249,11 +249,6 @@ pub(crate) fn write_rows(
     })
 }
 
-/// Whether products by weights of such a format are computed here, of rows of float32.
-pub(crate) fn multiplies(group: i32, bits: i32) -> bool {
-    known(group, bits).is_some() && crate::device::allows_nodes()
-}
-
 /// The format, if there are kernels for it.
 fn known(group: i32, bits: i32) -> Option<QuantizedFormat> {
     let (group, bits) = (usize::try_from(group).ok()?, usize::try_from(bits).ok()?);

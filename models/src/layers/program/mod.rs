@@ -19,7 +19,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_blas::{RecurrentSizes, SlotRows, huge_pages};
+use paceline_blas::{SlotRows, huge_pages};
+use paceline_checkpoint::RecurrentSizes;
 
 use super::{AttentionHeads, Gate, RowPlaces, TurnedHeads, VisibleKeys};
 use crate::device::SCRATCH_BYTES;

@@ -6,18 +6,10 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, ops};
 
 use super::{QuantizedParts, host};
-use crate::device::on_gpu;
 use crate::error::Result;
 use crate::exact_lanes::exact;
 use crate::load::{QuantFormat, QuantMode, QuantizedMatrix};
 use crate::products::{Products, products};
-
-/// Whether weights of this format are multiplied as they are stored. The GPU has products for all
-/// formats; the CPU for those that the crate `blas` has kernels for.
-pub(crate) fn has_product(format: QuantFormat) -> bool {
-    let on_cpu = format.mode == QuantMode::Affine && host::multiplies(format.group, format.bits);
-    on_gpu() || on_cpu
-}
 
 impl QuantizedMatrix {
     /// The matrix in the order that products of integers read, changed in place, if this process

@@ -7,8 +7,8 @@ use super::*;
 use crate::device::{DeviceChoice, choose};
 use crate::layers::{Embedding, ExpertLinear, Linear};
 use crate::load::{
-    ConfigJson, LoadError, MatrixPart, MatrixSizes, Precision, Quantization, StoredMatrix,
-    TensorFiles, WeightForms, Weights,
+    ConfigJson, LoadError, MatrixPart, MatrixSizes, Precision, Quantization, StoredMatrix, Tensors,
+    WeightForms, Weights,
 };
 use crate::products::Products;
 
@@ -140,8 +140,8 @@ impl Files {
             products,
         };
         let mut progress = |_| {};
-        let files = TensorFiles::open(self.dir.path())?;
-        let mut weights = Weights::new(files, forms, &mut progress);
+        let files = Tensors::open(self.dir.path())?;
+        let mut weights = Weights::new(files, forms, &mut progress)?;
         let loaded = load(&mut weights)?;
         weights.finish().map(|()| loaded)
     }

@@ -24,7 +24,7 @@ use std::ops::Range;
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{addmm, concatenate, exp, pad};
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::RecurrentSizes;
 
 use super::rows::SlotState;
 use super::triangle::{CHUNK, Triangle};

@@ -16,7 +16,7 @@ mod triangle;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{concatenate, logaddexp, sigmoid};
 use mlx_rs::{Array, Dtype};
-use paceline_blas::RecurrentSizes;
+use paceline_checkpoint::RecurrentSizes;
 
 use super::delta_rule::{Advanced, DeltaRule, StatePass};
 use super::host;

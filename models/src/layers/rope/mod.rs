@@ -13,7 +13,7 @@ use super::rope_tables::{RopeTables, RotationNumbers};
 use super::{Positions, host};
 use crate::device::on_gpu;
 use crate::error::{ModelError, Result};
-use crate::load::{ConfigJson, LoadError};
+use crate::load::{CheckpointError, ConfigJson, LoadError};
 
 /// The angles' frequencies of one model.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl<'a> RotaryKeys<'a> {
     }
 
     fn wrong(&self, key: &str, what: String) -> LoadError {
-        LoadError::Config { key: key.to_owned(), what }
+        LoadError::from(CheckpointError::Config { key: key.to_owned(), what })
     }
 
     fn number(&self, key: &str) -> Result<Option<f64>, LoadError> {
@@ -84,7 +84,7 @@ impl<'a> RotaryKeys<'a> {
     fn number_anywhere(&self, key: &str) -> Result<Option<f64>, LoadError> {
         match self.number(key)? {
             Some(number) => Ok(Some(number)),
-            None => self.config.optional(key),
+            None => Ok(self.config.optional(key)?),
         }
     }
 
@@ -265,7 +265,7 @@ impl Rope {
         let all: Map<String, Value> = config.required("rope_parameters")?;
         let Some(Value::Object(mut keys)) = all.get(kind).cloned() else {
             let what = format!("expected an object {kind}, found none");
-            return Err(config.wrong("rope_parameters", what));
+            return Err(config.wrong("rope_parameters", what).into());
         };
         keys.retain(|_, value| !value.is_null());
         Self::of(&RotaryKeys { config, keys }, head_dim)
@@ -339,14 +339,14 @@ impl Rope {
                     "expected three sizes of {half} in all, half of a head's numbers that turn; \
                      {found} {section:?}"
                 ),
-            ));
+            ).into());
         }
         let is_interleaved = order == SectionOrder::Interleaved;
         if keys.get("mrope_interleaved").is_some_and(|value| *value != Value::Bool(is_interleaved))
         {
             let what =
                 format!("expected {is_interleaved}, as every checkpoint of the family has it");
-            return Err(config.wrong("rope_parameters.mrope_interleaved", what));
+            return Err(config.wrong("rope_parameters.mrope_interleaved", what).into());
         }
         let axes = (0..half).map(|j| order.axis(section, j)).collect();
         Ok(Self { axes: Some(axes), ..self })

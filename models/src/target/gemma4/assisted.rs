@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use mlx_rs::{Array, Dtype};
+use paceline_checkpoint::families::gemma4::{AttentionSizes, LayerPlan, is_gemma4};
 
-use super::config::{AttentionSizes, Config};
+use super::config::Config;
 use super::rounded;
 use crate::error::Result;
 use crate::kv::GrowingKv;
@@ -27,16 +28,15 @@ impl AssistedLayers {
     /// # Errors
     /// It is no Gemma 4, or one of the layers reads the embedding.
     pub(crate) fn of(json: &ConfigJson) -> Result<Self, LoadError> {
-        let model_type: String = json.required("model_type")?;
-        if !model_type.starts_with("gemma4") {
+        if !is_gemma4(json)? {
+            let model_type: String = json.required("model_type")?;
             let what =
                 format!("expected a Gemma 4 for a drafter of kind assistant, found {model_type}");
-            return Err(json.wrong("model_type", what));
+            return Err(json.wrong("model_type", what).into());
         }
         let config = Config::read(json)?;
         let source = |kind: usize| {
-            let is_source =
-                |layer: &super::config::LayerPlan| layer.kind == kind && layer.shares.is_none();
+            let is_source = |layer: &LayerPlan| layer.kind == kind && layer.shares.is_none();
             let at = config.layers.iter().rposition(is_source).filter(|at| *at > 0);
             at.ok_or_else(|| {
                 let what = "expected layers of both kinds after the first that have keys and \
@@ -108,7 +108,7 @@ impl KeySource {
 
     /// Form of the keys and values.
     pub(crate) fn growing(&self) -> GrowingKv {
-        self.sizes.growing()
+        self.sizes.kv_heads().into()
     }
 
     /// Keys, and heads of which those of [`KeySource::values`] are the values, of rows with these

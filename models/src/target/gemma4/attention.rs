@@ -1,7 +1,9 @@
 //! Attention of a Gemma 4 layer: normed heads of queries, keys and values; values that are the
 //! keys' projections; keys and values of an earlier layer.
 
-use super::config::{AttentionSizes, Config, LayerPlan};
+use paceline_checkpoint::families::gemma4::{AttentionSizes, LayerPlan};
+
+use super::config::Config;
 use crate::error::Result;
 use crate::layers::{AttentionHeads, HeadNorm, HeadTurn, LayerOps, Linear, RmsNorm};
 use crate::load::{LoadError, Weights};

@@ -1,52 +1,11 @@
 //! Sizes and kinds of layers of a Gemma 4 checkpoint, from config.json.
 
-use crate::kv::{GrowingKv, LayerKv};
+use paceline_checkpoint::families::gemma4::{AttentionSizes, KINDS, LayerPlan, Layers, both_ways};
+
+use crate::kv::LayerKv;
 use crate::layers::{ExpertSizes, Rope};
-use crate::load::{ConfigJson, HeadSizes, LoadError};
+use crate::load::{ConfigJson, LoadError};
 use crate::target::sizes;
-
-/// Kinds of layers, in the order of the model's rotations. Rows of the second one attend to all
-/// rows before them.
-const KINDS: [&str; 2] = ["sliding_attention", "full_attention"];
-/// One of this many layers attends to all rows, if the config names no kinds. Source: Gemma 4 in
-/// transformers.
-const PATTERN: usize = 6;
-/// Most layers. Published checkpoints have up to 60; a list of the kinds of any number of layers
-/// could be larger than memory.
-const MOST_LAYERS: i32 = 1024;
-
-/// Sizes of the attention of one kind of layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::target) struct AttentionSizes {
-    pub(in crate::target) n_heads: i32,
-    pub(in crate::target) n_kv: i32,
-    pub(in crate::target) head_dim: i32,
-    /// Most positions a row attends to, its own included.
-    pub(in crate::target) window: Option<i32>,
-    /// Whether values are the keys' projections.
-    pub(in crate::target) k_eq_v: bool,
-}
-
-impl AttentionSizes {
-    pub(in crate::target) fn growing(&self) -> GrowingKv {
-        let Self { n_kv, head_dim, window, .. } = *self;
-        GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window }
-    }
-}
-
-/// A layer of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::target) struct LayerPlan {
-    /// Number of its kind, which is that of its rotation.
-    pub(in crate::target) kind: usize,
-    /// The layer whose keys and values it attends to, if it has none of its own.
-    pub(in crate::target) shares: Option<usize>,
-    /// Width inside the feed-forward.
-    pub(in crate::target) intermediate: i32,
-}
-
-/// The model without towers (12B). Some of its keys have other usual values.
-const UNIFIED: &str = "gemma4_unified";
 
 /// A checkpoint's config.
 #[derive(Clone, Debug)]
@@ -77,17 +36,15 @@ impl Config {
         config.check_word("hidden_activation", "gelu_pytorch_tanh")?;
         if config.optional("attention_bias")?.unwrap_or(false) {
             let what = "expected false: this version has no biases of this family".into();
-            return Err(config.wrong("attention_bias", what));
+            return Err(config.wrong("attention_bias", what).into());
         }
         let both_ways = both_ways(config)?;
-        let n_layers = config.size("num_hidden_layers")?;
-        config.check_most("num_hidden_layers", n_layers, MOST_LAYERS)?;
+        let Layers { attention, layers } = Layers::read(config)?;
         let softcap: Option<f32> = config.optional("final_logit_softcapping")?;
         if let Some(cap) = softcap.filter(|cap| !(*cap > 0.0 && cap.is_finite())) {
             let what = format!("expected null or a number above 0, found {cap}");
-            return Err(config.wrong("final_logit_softcapping", what));
+            return Err(config.wrong("final_logit_softcapping", what).into());
         }
-        let layers = layers(config, n_layers as usize)?;
         Ok(Self {
             hidden: config.size("hidden_size")?,
             vocab: config.size("vocab_size")?,
@@ -95,7 +52,7 @@ impl Config {
             eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
             tied: config.optional("tie_word_embeddings")?.unwrap_or(true),
             softcap,
-            attention: attention(config, &layers)?,
+            attention,
             layers,
             experts: experts(config)?,
             pad: pad(config)?,
@@ -113,7 +70,7 @@ impl Config {
     pub(in crate::target) fn kv_layers(&self) -> Vec<LayerKv> {
         let form = |layer: &LayerPlan| match layer.shares {
             Some(of) => LayerKv::Shared(of),
-            None => LayerKv::Growing(self.attention_of(layer).growing()),
+            None => LayerKv::Growing(self.attention_of(layer).kv_heads().into()),
         };
         self.layers.iter().map(form).collect()
     }
@@ -126,114 +83,11 @@ impl Config {
     }
 }
 
-/// Whether a config is one of [`UNIFIED`], or of its text model.
-pub(in crate::target) fn is_unified(config: &ConfigJson) -> Result<bool, LoadError> {
-    let model_type: Option<String> = config.optional("model_type")?;
-    Ok(model_type.is_some_and(|model_type| model_type.starts_with(UNIFIED)))
-}
-
-/// Sizes by kind. What newer files name layer by layer counts before the keys of full layers.
-fn attention(config: &ConfigJson, layers: &[LayerPlan]) -> Result<[AttentionSizes; 2], LoadError> {
-    let n_heads = config.size("num_attention_heads")?;
-    let (n_kv, head_dim) = (config.size("num_key_value_heads")?, config.size_or("head_dim", 256)?);
-    let k_eq_v = config.optional("attention_k_eq_v")?.unwrap_or(false);
-    let usual_window = if is_unified(config)? { 1024 } else { 512 };
-    let usual = HeadSizes { head_dim, n_kv };
-    let named =
-        |kind: usize| config.heads_of_layers(layers.len(), |at| layers[at].kind == kind, usual);
-    let of_sliding = named(0)?.unwrap_or(usual);
-    let of_full = match named(1)? {
-        Some(heads) => heads,
-        None => HeadSizes {
-            n_kv: if k_eq_v { config.size_or("num_global_key_value_heads", n_kv)? } else { n_kv },
-            head_dim: config.size_or("global_head_dim", 512)?,
-        },
-    };
-    let sliding = AttentionSizes {
-        n_heads,
-        n_kv: of_sliding.n_kv,
-        head_dim: of_sliding.head_dim,
-        window: Some(config.size_or("sliding_window", usual_window)?),
-        k_eq_v: false,
-    };
-    let full = AttentionSizes {
-        n_heads,
-        n_kv: of_full.n_kv,
-        head_dim: of_full.head_dim,
-        window: None,
-        k_eq_v,
-    };
-    for AttentionSizes { n_kv, head_dim, .. } in [sliding, full] {
-        if n_heads % n_kv != 0 || head_dim % 2 != 0 {
-            let what = format!(
-                "expected a divisor of {n_heads} heads and heads of an even size, found {n_kv} and \
-                 {head_dim}"
-            );
-            return Err(config.wrong("num_key_value_heads", what));
-        }
-        config.check_heads("num_attention_heads", n_heads, head_dim)?;
-    }
-    Ok([sliding, full])
-}
-
-/// The layers. The last ones attend to the keys and values of the last layer of their kind that has
-/// its own.
-fn layers(config: &ConfigJson, count: usize) -> Result<Vec<LayerPlan>, LoadError> {
-    let wrong = |what: String| config.wrong("layer_types", what);
-    let usual = |at: usize| KINDS[usize::from((at + 1).is_multiple_of(PATTERN) || at + 1 == count)];
-    let words: Option<Vec<String>> = config.optional("layer_types")?;
-    let words = words.unwrap_or_else(|| (0..count).map(|at| usual(at).to_owned()).collect());
-    if words.len() != count {
-        return Err(wrong(format!("expected {count}, one for each layer, found {}", words.len())));
-    }
-    let kind = |word: &String| {
-        let known = KINDS.iter().position(|kind| kind == word);
-        known.ok_or_else(|| wrong(format!("expected {}, found {word}", KINDS.join(" or "))))
-    };
-    let kinds = words.iter().map(kind).collect::<Result<Vec<_>, _>>()?;
-    if kinds.last() == Some(&0) {
-        // Transformers makes it a full one, without a word in the config.
-        let what = format!("expected {} as the last layer, found {}", KINDS[1], KINDS[0]);
-        return Err(wrong(what));
-    }
-    let shared: usize = config.optional("num_kv_shared_layers")?.unwrap_or(0);
-    let own = count.checked_sub(shared).filter(|own| *own > 0);
-    let own = own.ok_or_else(|| {
-        let what = format!("expected fewer than the {count} layers, found {shared}");
-        config.wrong("num_kv_shared_layers", what)
-    })?;
-    let intermediate = config.size("intermediate_size")?;
-    let doubled = config.optional("use_double_wide_mlp")?.unwrap_or(false);
-    let layer = |(at, kind): (usize, &usize)| {
-        if at < own {
-            return Ok(LayerPlan { kind: *kind, shares: None, intermediate });
-        }
-        let of = kinds[..own].iter().rposition(|other| other == kind);
-        let of = of.ok_or_else(|| {
-            wrong(format!("layer {at} shares keys and values of {}, found none", KINDS[*kind]))
-        })?;
-        let intermediate = if doubled { 2 * intermediate } else { intermediate };
-        Ok(LayerPlan { kind: *kind, shares: Some(of), intermediate })
-    };
-    kinds.iter().enumerate().map(layer).collect()
-}
-
 fn experts(config: &ConfigJson) -> Result<Option<ExpertSizes>, LoadError> {
     if !config.optional("enable_moe_block")?.unwrap_or(false) {
         return Ok(None);
     }
     sizes::experts(config, "top_k_experts", config.size("hidden_size")?, true).map(Some)
-}
-
-/// Whether rows of an image attend both ways. The model without towers does so if the key is
-/// missing.
-fn both_ways(config: &ConfigJson) -> Result<bool, LoadError> {
-    let key = "use_bidirectional_attention";
-    match config.optional::<String>(key)?.as_deref() {
-        None => is_unified(config),
-        Some("vision") => Ok(true),
-        Some(other) => Err(config.wrong(key, format!("expected null or vision, found {other}"))),
-    }
 }
 
 /// The id of padding, if layers read ids.
@@ -246,7 +100,7 @@ fn pad(config: &ConfigJson) -> Result<Option<u32>, LoadError> {
     if pad < vocab {
         return Ok(Some(pad));
     }
-    Err(config.wrong("pad_token_id", format!("expected an id below {vocab}, found {pad}")))
+    Err(config.wrong("pad_token_id", format!("expected an id below {vocab}, found {pad}")).into())
 }
 
 fn per_layer(config: &ConfigJson) -> Result<Option<[i32; 2]>, LoadError> {
@@ -258,7 +112,7 @@ fn per_layer(config: &ConfigJson) -> Result<Option<[i32; 2]>, LoadError> {
             let rows = config.size_or("vocab_size_per_layer_input", vocab)?;
             if rows < vocab {
                 let what = format!("expected at least the vocabulary of {vocab}, found {rows}");
-                return Err(config.wrong("vocab_size_per_layer_input", what));
+                return Err(config.wrong("vocab_size_per_layer_input", what).into());
             }
             Ok(Some([width, rows]))
         }

@@ -2,9 +2,10 @@
 //! edge models the layer's embedding of the row's id.
 
 use mlx_rs::Dtype;
+use paceline_checkpoint::families::gemma4::LayerPlan;
 
 use super::attention::Attention;
-use super::config::{Config, LayerPlan};
+use super::config::Config;
 use crate::error::Result;
 use crate::layers::{
     ExpertMlp, ExpertNames, ExpertSizes, Gate, GatedMlp, LayerOps, Linear, RmsNorm, gated_mlp,

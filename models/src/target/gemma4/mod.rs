@@ -15,7 +15,7 @@ use mlx_rs::Dtype;
 
 pub(crate) use assisted::{AssistedLayers, AssistedTarget};
 pub(super) use config::Config;
-pub(super) use images::{load as load_tower, whole_image};
+pub(super) use images::load as load_tower;
 pub(super) use layer::Layer;
 pub(super) use per_layer::PerLayerInputs;
 

@@ -61,7 +61,7 @@ pub(super) struct Config {
 impl Config {
     /// Values that are not there are the reference's own.
     pub(super) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what).into());
         let act: Option<String> = config.optional("hidden_activation")?;
         if let Some(other) = act.filter(|act| act != "gelu_pytorch_tanh") {
             return wrong(

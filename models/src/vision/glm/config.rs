@@ -78,7 +78,7 @@ impl Config {
 
     /// Checks the sizes against each other, against the text model's and against what memory holds.
     fn check(&self, config: &ConfigJson, text: TextModelSizes) -> Result<(), LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what).into());
         for (key, size, most) in [
             ("patch_size", self.patch_size, 256),
             ("temporal_patch_size", self.temporal_patch_size, 16),
@@ -111,7 +111,7 @@ impl Config {
             let what = format!("expected the text model's hidden_size, {expected}, found {found}");
             return wrong("out_hidden_size", what);
         }
-        config.check_word("hidden_act", "silu")
+        Ok(config.check_word("hidden_act", "silu")?)
     }
 
     /// Numbers of a head.

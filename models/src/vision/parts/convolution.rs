@@ -23,7 +23,7 @@ pub(in crate::vision) fn convolution_as_product(
         let what = format!(
             "expected sizes by which the axes of tensor {weight} can be told apart, found {first:?}"
         );
-        return Err(named.wrong("hidden_size", what));
+        return Err(named.wrong("hidden_size", what).into());
     }
     let has_last = weights
         .shape(&weight)

@@ -57,7 +57,7 @@ impl PatchEmbedding {
                  frames and patches of {side} beside 3 channels",
                 frames.unwrap_or(1)
             );
-            return Err(config.wrong("temporal_patch_size", what));
+            return Err(config.wrong("temporal_patch_size", what).into());
         }
         let is_last = weights.shape(&weight).is_some_and(|shape| {
             shape.iter().map(|size| *size as i64).eq(channels_last.iter().map(|n| i64::from(*n)))

@@ -15,7 +15,7 @@ pub(in crate::vision) fn activation(config: &ConfigJson, usual: &str) -> Result<
         "quick_gelu" => Ok(Gelu::Quick),
         other => {
             let what = format!("expected gelu_pytorch_tanh, gelu or quick_gelu, found {other}");
-            Err(config.wrong("hidden_act", what))
+            Err(config.wrong("hidden_act", what).into())
         }
     }
 }
@@ -29,11 +29,11 @@ pub(in crate::vision) fn rope_theta(config: &ConfigJson, usual: f64) -> Result<f
     let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
     // Published configs call it default; see transformers.
     if !matches!(kind.as_str(), "axial" | "default") {
-        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
+        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")).into());
     }
     let theta: f64 = rope.optional("rope_theta")?.unwrap_or(usual);
     if theta > 0.0 && theta.is_finite() {
         return Ok(theta);
     }
-    Err(rope.wrong("rope_theta", format!("expected above 0, found {theta}")))
+    Err(rope.wrong("rope_theta", format!("expected above 0, found {theta}")).into())
 }

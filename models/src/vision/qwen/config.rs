@@ -50,7 +50,7 @@ impl Deepstack {
                 none if none.is_empty() => Ok(none),
                 blocks => {
                     let what = format!("expected no blocks for this model_type, found {blocks:?}");
-                    Err(config.wrong(key, what))
+                    Err(config.wrong(key, what).into())
                 }
             },
         }
@@ -127,7 +127,7 @@ impl Config {
         let side = positions.isqrt();
         if side * side != positions {
             let what = format!("expected a square number, found {positions}");
-            return Err(config.wrong("num_position_embeddings", what));
+            return Err(config.wrong("num_position_embeddings", what).into());
         }
         Ok(Self {
             depth: config.size_or("depth", 27)?,
@@ -177,14 +177,14 @@ impl Config {
         let ratio: f64 = config.optional("mlp_ratio")?.unwrap_or(4.0);
         if !(0.01..=1024.0).contains(&ratio) {
             let what = format!("expected 0.01 to 1024, found {ratio}");
-            return Err(config.wrong("mlp_ratio", what));
+            return Err(config.wrong("mlp_ratio", what).into());
         }
         // The width of the rows that the tower makes.
         let out = config.size_or("hidden_size", text.hidden)?;
         if out != text.hidden {
             let expected = text.hidden;
             let what = format!("expected the text model's hidden_size, {expected}, found {out}");
-            return Err(config.wrong("hidden_size", what));
+            return Err(config.wrong("hidden_size", what).into());
         }
         let activation = activation(config, "quick_gelu")?;
         Ok(Self {
@@ -203,7 +203,7 @@ impl Config {
         let full = full.unwrap_or_else(|| vec![7, 15, 23, 31]);
         if pixels < square {
             let what = format!("expected at least {square}, the pixels of a row, found {pixels}");
-            return Err(config.wrong("window_size", what));
+            return Err(config.wrong("window_size", what).into());
         }
         Ok(Self {
             intermediate_size: config.size_or("intermediate_size", 3420)?,
@@ -215,7 +215,7 @@ impl Config {
 
     /// Checks the sizes against each other and against what memory holds.
     fn check_sizes(&self, config: &ConfigJson) -> Result<(), LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what).into());
         for (key, size, most) in [
             ("patch_size", self.patch_size, 256),
             ("temporal_patch_size", self.temporal_patch_size, 16),
@@ -253,7 +253,7 @@ impl Config {
         text: TextModelSizes,
         generation: Generation,
     ) -> Result<(), LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what).into());
         let out = config.size_or("out_hidden_size", text.hidden)?;
         if out != text.hidden && generation != Generation::Two {
             let expected = text.hidden;

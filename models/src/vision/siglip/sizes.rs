@@ -37,7 +37,7 @@ impl Sizes {
         let read = Self { theta: Some(rope_theta(config, 10_000.0)?), ..read };
         if read.head_dim() % 4 != 0 {
             let what = format!("expected heads of a multiple of 4, found {}", read.head_dim());
-            return Err(config.wrong("num_attention_heads", what));
+            return Err(config.wrong("num_attention_heads", what).into());
         }
         Ok(read)
     }
@@ -78,7 +78,7 @@ impl Sizes {
 
     fn check(&self, config: &ConfigJson, image: i32) -> Result<(), LoadError> {
         let Self { hidden, heads, patch, merge, side, .. } = *self;
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what).into());
         config.check_heads("num_attention_heads", heads, hidden / heads.max(1))?;
         if hidden % heads != 0 {
             let what = format!("expected a divisor of hidden_size {hidden}, found {heads}");

@@ -2,6 +2,8 @@
 //!
 //! Sources: the image processors of transformers 5.24, `models/<family>/image_processing_pil_*.py`.
 
+use paceline_checkpoint::families::name_of_type;
+
 use crate::checkpoint::VisionSettings;
 use crate::images::resize::SmallSides;
 
@@ -48,8 +50,8 @@ pub enum ImageTokens {
 /// Settings of a family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
-    /// `model_type` of its config.json.
-    model_types: &'static [&'static str],
+    /// Names of the families, as `paceline_checkpoint::families` has them.
+    names: &'static [&'static str],
     /// Pixels of a patch's side.
     pub(super) patch: u32,
     /// Patches of a side that become one token.
@@ -63,9 +65,9 @@ pub(super) struct Family {
 }
 
 /// A family of Qwen's image processor with these bounds.
-const fn qwen(model_types: &'static [&'static str], bounds: (u64, u64)) -> Family {
+const fn qwen(names: &'static [&'static str], bounds: (u64, u64)) -> Family {
     Family {
-        model_types,
+        names,
         patch: 16,
         merge: 2,
         resizing: Resizing::Within {
@@ -118,19 +120,14 @@ const FAMILIES: [Family; 6] = [
         ..qwen(&["hunyuan_vl"], (262_144, 4_194_304))
     },
     // Each square of patches becomes one token, with a tower or without one.
-    Family {
-        merge: 3,
-        resizing: Resizing::Filling,
-        colours: None,
-        ..qwen(&["gemma4", "gemma4_unified"], (0, 0))
-    },
+    Family { merge: 3, resizing: Resizing::Filling, colours: None, ..qwen(&["gemma4"], (0, 0)) },
 ];
 
 impl Family {
     /// The family of a model with these settings; `None` if this version knows no images of it.
     pub(super) fn of(settings: &VisionSettings) -> Option<&'static Self> {
-        let model_type = settings.model_type.as_deref()?;
-        FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
+        let name = name_of_type(settings.model_type.as_deref()?)?;
+        FAMILIES.iter().find(|family| family.names.contains(&name))
     }
 
     /// Whether images fill a budget, and their rows have marks around them.
