@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Fails if a room other than checkpoint/ spells the name of a model directory's file.
+"""Fails if a room other than checkpoint/ answers what a model directory holds.
 
-check-model-files.py [DIRECTORY], a git checkout, by default this one. Names are in `checkpoint::files`, with the bounds of
-their readers, so that one room answers what a model directory holds. Tests may spell them.
+check-model-files.py [DIRECTORY], a git checkout, by default this one. Names of files are in `checkpoint::files`, with the
+bounds of their readers. No program asks another one what a model takes: `checkpoint::plan` says it. What is known of one
+family is in its row of `checkpoint::families`. Tests may spell all of them.
 """
 import os
 import re
@@ -11,6 +12,10 @@ import sys
 from rust_source import LITERAL, code, line_of, product, tests
 
 NAME = re.compile(r'"(?:(?:config|tokenizer|generation_config|preprocessor_config|processor_config|tokenizer_config|chat_template)\.json|model\.safetensors.*)"')
+# Flags by which a program would ask a worker what a model is.
+QUESTION = re.compile(r'"--(?:inspect|image-limits)"')
+# What only a family's row has: a beginning of its name, and the parts that its checkpoints have and that are not read.
+OF_FAMILY = re.compile(r'starts_with\("gemma4"\)|^const \w+: Unserved\b', re.MULTILINE)
 
 
 def main():
@@ -24,6 +29,10 @@ def main():
             is_test = any(begin <= found.start() < end for begin, end in of_tests)
             if not is_test and NAME.fullmatch(found[0]):
                 faults.append(f"{file}:{line_of(text, found.start())}: expected a name of checkpoint::files, found {found[0]}")
+            if not is_test and QUESTION.fullmatch(found[0]):
+                faults.append(f"{file}:{line_of(text, found.start())}: expected checkpoint::plan to be asked, found {found[0]}")
+        for found in OF_FAMILY.finditer(text) if file.startswith("models/") else ():
+            faults.append(f"{file}:{line_of(text, found.start())}: expected it in checkpoint::families, found {found[0]}")
     sys.exit("\n".join(faults) if faults else 0)
 
 

@@ -54,6 +54,17 @@ class ModelFiles(unittest.TestCase):
             self.assertEqual("", self.faults(f"#[cfg(test)]\nmod tests {{\n    {spelled}}}\n"))
         self.assertEqual("", self.faults('// "config.json"\nconst X: &str = "no config.json";\n'))
 
+    def test_a_worker_that_is_asked_what_a_model_takes(self):
+        for flag in ("--inspect", "--image-limits"):
+            asked = f'const X: &str = "{flag}";\n'
+            self.assertIn(f'text/src/lib.rs:1: expected checkpoint::plan to be asked, found "{flag}"', self.faults(asked))
+        self.assertEqual("", self.faults('const X: &str = "--device";\n'))
+
+    def test_a_fact_of_one_family_outside_its_row(self):
+        for fact in ('fn x(n: &str) -> bool { n.starts_with("gemma4") }\n', "const QWEN: Unserved = Unserved {};\n"):
+            self.assertIn("models/src/lib.rs:1: expected it in checkpoint::families", self.faults(fact, "models"))
+            self.assertEqual("", self.faults(fact, "checkpoint"))
+
 
 class Rooms(unittest.TestCase):
     MOST = constant("check-rooms.py", "MOST_OF_A_ROOM")

@@ -43,7 +43,7 @@ step "Sizes of files" sh scripts/check-sizes.sh
 step "Structure" python3 -B scripts/check-structure.py
 step "Planted faults of structure" python3 -B scripts/check-structure-test.py
 step "Names that stand for several types" python3 -B scripts/check-names.py
-step "Names of model files" python3 -B scripts/check-model-files.py
+step "Model files have one room" python3 -B scripts/check-model-files.py
 step "Public items that nothing needs" python3 -B scripts/check-dead-items.py
 step "Lines and shares of the rooms" python3 -B scripts/check-rooms.py
 step "Words" python3 -B scripts/check-words.py
