@@ -3,10 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-
-// The model crates would bring MLX with them; this file is pure.
-#[path = "../../models/src/load/header.rs"]
-mod header;
+use paceline_checkpoint::header;
 
 fuzz_target!(|file: &[u8]| {
     let Some((size, rest)) = file.split_first_chunk::<8>() else { return };
