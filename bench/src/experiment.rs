@@ -48,7 +48,7 @@ impl BenchPlan {
 /// A cell, and what was measured of it: the row that a report keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredCell<C, R> {
-    /// The cell.
+    /// What was measured in each run.
     pub cell: C,
     /// One measurement for each run.
     pub runs: Vec<R>,

@@ -27,7 +27,7 @@ pub enum CheckpointError {
     /// A file that must be there cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
         /// The operating system's reason.
         #[source]
@@ -36,7 +36,7 @@ pub enum CheckpointError {
     /// A file has no JSON, or JSON of another form.
     #[error("{}: expected {expected}", path.display())]
     Json {
-        /// The file.
+        /// Path of the file with other content.
         path: PathBuf,
         /// JSON that the file must hold.
         expected: &'static str,
@@ -47,7 +47,7 @@ pub enum CheckpointError {
     /// The header of a safetensors file is broken.
     #[error("{}: the header is broken", path.display())]
     Header {
-        /// The file.
+        /// Path of the file with this header.
         path: PathBuf,
         /// Fault of the header.
         #[source]
@@ -56,23 +56,23 @@ pub enum CheckpointError {
     /// A file is not what its name promises.
     #[error("{}: {what}", path.display())]
     Broken {
-        /// The file.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Expected and found.
+        /// What was expected and what was found.
         what: String,
     },
     /// config.json has a value this version cannot serve.
     #[error("config.json of the model: {key}: {what}")]
     Config {
-        /// The key.
+        /// Key in the file, with the parts that it is in.
         key: String,
-        /// Expected and found.
+        /// What was expected and what was found.
         what: String,
     },
     /// config.json has a value of another type.
     #[error("config.json of the model: {key}")]
     ConfigType {
-        /// The key.
+        /// Key in the file, with the parts that it is in.
         key: String,
         /// The types expected and found.
         #[source]
@@ -107,7 +107,7 @@ pub enum CheckpointError {
     Mixed {
         /// Name of the tensor.
         name: String,
-        /// Expected and found.
+        /// What was expected and what was found.
         what: String,
     },
     /// A tensor has a type this version cannot read.
@@ -125,7 +125,7 @@ pub enum CheckpointError {
     Quantized {
         /// Path of the module.
         module: String,
-        /// Expected and found.
+        /// What was expected and what was found.
         what: String,
     },
     /// Products of integers are asked for by name, and the target has none.

@@ -26,7 +26,7 @@ pub struct BurstRun {
 /// A burst over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BurstRow {
-    /// The burst.
+    /// Number of requests in the burst, and their mode.
     #[serde(flatten)]
     burst: Burst,
     /// Tokens per second of one stream before the burst.

@@ -21,10 +21,10 @@ fn ratio(one: &[RequestTimes], other: &[RequestTimes]) -> Option<Figure> {
 /// A request over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TurnRow {
-    /// The conversation.
+    /// The conversation in its mode.
     #[serde(flatten)]
     pub cell: ConversationCell,
-    /// The request.
+    /// Place of the request in the conversation.
     pub request: Turn,
     /// Tokens of the prompt, in the run with the most.
     pub prompt_tokens: u32,

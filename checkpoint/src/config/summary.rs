@@ -9,7 +9,7 @@ use crate::ConfigJson;
 /// Family and format of a model in a few words. What config.json does not tell is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelSummary {
-    /// Its `model_type`.
+    /// The family, which is the `model_type` of its config.json.
     pub family: Option<String>,
     /// The usual format of its quantized weights: "affine 4-bit", "gptq". `None` for floats.
     pub quantization: Option<String>,

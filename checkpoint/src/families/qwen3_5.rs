@@ -4,9 +4,9 @@ use super::{Family, Towers};
 use crate::layers::{MOST_TAPS, RecurrentSizes};
 use crate::{CheckpointError, ConfigJson, Unserved};
 
-/// Its `model_type`s: of models with dense layers, and of models with experts.
+/// `model_type`s of the models whose layers are dense.
 pub const DENSE: &[&str] = &["qwen3_5", "qwen3_5_text"];
-/// As [`DENSE`].
+/// `model_type`s of the models with experts.
 pub const EXPERTS: &[&str] = &["qwen3_5_moe", "qwen3_5_moe_text"];
 
 /// A Qwen's vision tower, in either layout, and its layers that predict several tokens, also in MLX's

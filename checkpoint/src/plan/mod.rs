@@ -60,12 +60,12 @@ pub struct CheckpointPlan {
     pub recurrent: Vec<RecurrentSizes>,
     /// Whether it has a vision tower.
     pub has_vision: bool,
-    /// Most rows that a pass adds to a sequence: enough for the rows of an
-    /// image that must be in one pass.
+    /// Most rows that a pass adds to a sequence: enough for the rows of an image that must be in one
+    /// pass.
     pub most_rows: i32,
     /// How products by its weights are computed.
     pub products: Products,
-    /// Bytes of a number that is computed with.
+    /// Bytes of an element of keys and values.
     pub number_bytes: u64,
     /// Bytes of loaded weights that a token of an answer reads: not an input embedding that is not
     /// also the output head, not a vision tower, and of experts those that the token goes through.
@@ -516,16 +516,16 @@ mod tests {
     #[test]
     fn sizes_that_no_model_has_are_refused_before_anything_is_counted() {
         let base: serde_json::Value = serde_json::from_str(CONFIG).expect("JSON");
-        for (key, size) in [
-            ("num_hidden_layers", 1_u64 << 24),
-            ("num_hidden_layers", u64::MAX),
-            ("head_dim", 1 << 24),
-            ("head_dim", 31),
-            ("num_key_value_heads", 3),
+        for (key, size, expected) in [
+            ("num_hidden_layers", 1_u64 << 24, "expected at most 4096"),
+            ("num_hidden_layers", u64::MAX, "num_hidden_layers"),
+            ("head_dim", 1 << 24, "expected heads of at most 4096 numbers"),
+            ("head_dim", 31, "an even head_dim"),
+            ("num_key_value_heads", 3, "expected a divisor of 4 heads"),
         ] {
             let config = ConfigJson::changed(base.clone(), &serde_json::json!({ key: size }));
-            let error = CheckpointPlan::of_bytes(&config, 1, &CPU).expect_err(key);
-            assert!(error.to_string().contains("expected") || error.to_string().contains(key));
+            let error = CheckpointPlan::of_bytes(&config, 1, &CPU).expect_err(key).to_string();
+            assert!(error.contains(expected), "{key}: {error}");
         }
     }
 }

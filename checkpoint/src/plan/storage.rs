@@ -25,6 +25,15 @@ pub struct FormatUse {
     pub paths: BTreeMap<String, u64>,
 }
 
+impl FormatUse {
+    /// Adds what more tensors hold. A hub may claim any length of a file.
+    fn add(&mut self, parameters: u64, disk_bytes: u64, memory_bytes: u64) {
+        self.parameters = self.parameters.saturating_add(parameters);
+        self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
+        self.memory_bytes = self.memory_bytes.saturating_add(memory_bytes);
+    }
+}
+
 /// Storage of a checkpoint's tensors by format, the format of the most numbers first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoragePlan {
@@ -81,9 +90,7 @@ impl StoragePlan {
             let sum = formats.entry(used.format.clone()).or_default();
             sum.format = used.format;
             sum.tensors += 1;
-            sum.parameters += used.parameters;
-            sum.disk_bytes += used.disk_bytes;
-            sum.memory_bytes += used.memory_bytes;
+            sum.add(used.parameters, used.disk_bytes, used.memory_bytes);
             *sum.paths.entry(pattern(name)).or_default() += 1;
         };
         let entries = &tensors.entries;
@@ -109,7 +116,8 @@ impl StoragePlan {
                         .into(),
                 })?;
                 let stored = [Some(entry), Some(scales), biases];
-                let stored = stored.iter().flatten().map(|entry| entry.bytes as u64).sum();
+                let stored = stored.iter().flatten().map(|entry| entry.bytes as u64);
+                let stored = stored.fold(0, u64::saturating_add);
                 add(Used::quantized(entry, format, stored, forms), module);
             } else if !matches!(part, "scales" | "biases") {
                 add(Used::floats(entry, forms.precision), name);
@@ -178,9 +186,7 @@ impl StoragePlan {
                 continue;
             };
             sum.tensors += used.tensors;
-            sum.parameters += used.parameters;
-            sum.disk_bytes += used.disk_bytes;
-            sum.memory_bytes += used.memory_bytes;
+            sum.add(used.parameters, used.disk_bytes, used.memory_bytes);
             for (path, count) in used.paths {
                 *sum.paths.entry(path).or_default() += count;
             }
@@ -189,19 +195,23 @@ impl StoragePlan {
         Self { formats }
     }
 
+    fn sum(&self, of: fn(&FormatUse) -> u64) -> u64 {
+        self.formats.iter().map(of).fold(0, u64::saturating_add)
+    }
+
     /// Numbers that all tensors hold.
     pub fn parameters(&self) -> u64 {
-        self.formats.iter().map(|used| used.parameters).sum()
+        self.sum(|used| used.parameters)
     }
 
     /// Bytes of all tensors in the files.
     pub fn disk_bytes(&self) -> u64 {
-        self.formats.iter().map(|used| used.disk_bytes).sum()
+        self.sum(|used| used.disk_bytes)
     }
 
     /// Bytes of all tensors once they are loaded.
     pub fn memory_bytes(&self) -> u64 {
-        self.formats.iter().map(|used| used.memory_bytes).sum()
+        self.sum(|used| used.memory_bytes)
     }
 }
 

@@ -202,13 +202,12 @@ impl Tensors {
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
-        self.entries.values().map(|entry| entry.bytes as u64).sum()
+        sum_of(self.entries.values())
     }
 
     /// Bytes of the numbers of quantized weights, without their scales.
     pub fn quantized_bytes(&self) -> u64 {
-        let packed = self.entries.values().filter(|entry| entry.dtype == Dtype::U32);
-        packed.map(|entry| entry.bytes as u64).sum()
+        sum_of(self.entries.values().filter(|entry| entry.dtype == Dtype::U32))
     }
 
     /// Whether the weights can be read.
@@ -314,6 +313,11 @@ impl Tensors {
             );
         }
     }
+}
+
+/// Bytes of these tensors. A hub may claim any length of a file.
+fn sum_of<'a>(entries: impl Iterator<Item = &'a TensorEntry>) -> u64 {
+    entries.map(|entry| entry.bytes as u64).fold(0, u64::saturating_add)
 }
 
 /// Whether the model in `dir` has a tensor with such a name, by its index if that counts, else by the

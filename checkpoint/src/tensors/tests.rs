@@ -216,3 +216,18 @@ fn a_broken_index_or_header_is_refused_by_its_file() {
         assert!(error.contains(name) && error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn lengths_that_a_hub_claims_are_added_without_overflow() {
+    let bytes = 1_u64 << 60;
+    let header = |at: u64| {
+        let shape = bytes / 4;
+        format!(r#"{{"t{at}":{{"dtype":"F32","shape":[{shape}],"data_offsets":[0,{bytes}]}}}}"#)
+    };
+    let headers: Vec<String> = (0..17).map(header).collect();
+    let file = |text: &'_ String| 8 + text.len() as u64 + bytes;
+    let files = headers.iter().map(|text| ("x.safetensors", text.as_bytes(), file(text)));
+    let tensors = Tensors::of_headers(files).expect("headers");
+    assert_eq!((tensors.total_bytes(), tensors.quantized_bytes()), (u64::MAX, 0));
+    assert!(!tensors.are_here());
+}

@@ -6,11 +6,12 @@
 //! (`paceline config set`), else from the file, else from the defaults. An unknown key is refused
 //! with the nearest known name.
 //!
-//! [`load`] finds and reads · [`layers`] lays one source over another · [`environment`],
-//! [`assignment`], [`kept`] are sources · [`known_keys`] names unknown keys · [`validate`] checks
-//! texts and what settings say about each other, [`exposure`] addresses · [`default_model`] decides
-//! what is served if nothing is named · [`policy`] changes keys of a running service ·
-//! [`message`] shows settings · [`worker_digest`] decides which settings reload a worker.
+//! - [`load`] finds and reads a configuration, [`layers`] lays one source over another.
+//! - [`environment`], [`assignment`] and [`kept`] are sources. [`known_keys`] names unknown keys.
+//! - [`validate`] checks texts, and settings that depend on each other; [`exposure`] checks addresses.
+//! - [`default_model`] decides what is served if nothing is named.
+//! - [`policy`] changes keys of a running service, [`message`] shows settings.
+//! - [`planned`] says how a model is planned for, [`worker_digest`] which settings reload a worker.
 
 mod assignment;
 mod default_model;
