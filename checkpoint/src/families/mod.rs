@@ -222,6 +222,7 @@ mod tests {
             assert_eq!(name_of_type(model_type), Some(family.name()));
         }
         assert_eq!(name_of_type("gemma4_unified_text"), Some("gemma4"));
+        assert_eq!(name_of_type("qwen3_8"), Some("qwen3_5"));
         assert_eq!(name_of_type("mllama"), None);
     }
 

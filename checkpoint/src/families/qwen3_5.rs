@@ -5,9 +5,10 @@ use crate::layers::{MOST_TAPS, RecurrentSizes};
 use crate::{CheckpointError, ConfigJson, Unserved};
 
 /// `model_type`s of the models whose layers are dense.
-pub const DENSE: &[&str] = &["qwen3_5", "qwen3_5_text"];
+pub const DENSE: &[&str] = &["qwen3_5", "qwen3_5_text", "qwen3_8", "qwen3_8_text"];
 /// `model_type`s of the models with experts.
-pub const EXPERTS: &[&str] = &["qwen3_5_moe", "qwen3_5_moe_text"];
+pub const EXPERTS: &[&str] =
+    &["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_8_moe", "qwen3_8_moe_text"];
 
 /// A Qwen's vision tower, in either layout, and its layers that predict several tokens, also in MLX's
 /// layout.

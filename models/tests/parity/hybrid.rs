@@ -136,12 +136,16 @@ fn check_text_model(name: &str, model_type: &str) {
 
 #[test]
 fn a_checkpoint_of_the_text_model_alone_is_the_same() {
-    check_text_model("qwen3_5-tiny", "qwen3_5_text");
+    for model_type in ["qwen3_5_text", "qwen3_8_text"] {
+        check_text_model("qwen3_5-tiny", model_type);
+    }
 }
 
 #[test]
 fn a_checkpoint_of_the_text_model_with_experts_alone_is_the_same() {
-    check_text_model("qwen3_5_moe-tiny", "qwen3_5_moe_text");
+    for model_type in ["qwen3_5_moe_text", "qwen3_8_moe_text"] {
+        check_text_model("qwen3_5_moe-tiny", model_type);
+    }
 }
 
 #[test]

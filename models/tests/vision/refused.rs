@@ -246,7 +246,7 @@ fn impossible_configurations_are_refused() {
     );
     refuses(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
     refuses(&["image_token_id"], json!("<image>"), "image_token_id");
-    refuses(&["model_type"], json!("qwen4_vl"), "qwen3_5_moe_text, found qwen4_vl");
+    refuses(&["model_type"], json!("qwen4_vl"), "qwen3_8_moe_text, found qwen4_vl");
     with(&["text_config", "tie_word_embeddings"], json!(false)).expect("the wrapper's word counts");
 }
 
