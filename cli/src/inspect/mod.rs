@@ -81,7 +81,11 @@ async fn of_hub(name: &str, args: &InspectArgs, loaded: &Loaded) -> Result<Value
         let what = format!("--drafter: expected a model on this machine, found {name} on a hub");
         return Err(Failure::usage(format!("{what}; run `paceline pull {name}` first")));
     }
-    let pull = ask(name, HUB_TIMEOUT).await?;
+    let pull = ask(name, HUB_TIMEOUT).await.map_err(|mut failure| {
+        // The name may have been meant as a path.
+        failure.message += &format!("; a directory of this machine is written ./{name}");
+        failure
+    })?;
     let device = device::ask(loaded, None, None).await?;
     let (machine, device) = meant(args.machine.as_deref(), device)?;
     let plan = pull.of_target(&loaded.config.plan_options(&device));
