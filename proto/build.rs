@@ -50,11 +50,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;
     let mut prost = prost_build::Config::new();
-    prost
-        .enable_type_names()
-        .bytes(["."])
-        .out_dir(out)
-        .service_generator(Box::new(Services::new()));
+    prost.enable_type_names().bytes(["."]).out_dir(out);
+    if cfg!(feature = "services") {
+        prost.service_generator(Box::new(Services::new()));
+    }
     for (message, attributes) in JSON {
         prost.type_attribute(message, attributes);
     }

@@ -13,7 +13,7 @@ from collections import defaultdict
 from rust_source import line_of, product
 
 # Names that stand for two or more types. The bound may only fall: the aim is 174, a quarter less than at the first count.
-MOST = 215
+MOST = 214
 
 TYPE = re.compile(r"[{}]|\b(struct|enum|union|trait|type)\s+(\w+)")
 

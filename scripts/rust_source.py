@@ -14,7 +14,8 @@ LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|\bb?r(\#*)".*?"\1|b?"(?:\\.|[^"\\])*
 PATH = re.compile(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)+")
 NAMED = re.compile(rf"{PATH.pattern}|[\w/]+\.rs")
 ITEM = re.compile(r"\s*(?:pub|fn|mod|use|struct|enum|impl|const|static|type|trait|extern|async|unsafe|let|macro_rules)\b")
-TEST = re.compile(r"#\[cfg\((?:all\()?test\b")
+# Of tests alone, or of those of other crates as well by a feature, whose name is blank here.
+TEST = re.compile(r"#\[cfg\((?:(?:all\()?test\b|any\(test, feature = +\))")
 OTHER_FILE = re.compile(r"#\[path = +([\w/]+\.rs) +\]\s*(?:pub\S* )?$")
 
 

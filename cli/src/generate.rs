@@ -6,7 +6,6 @@ use std::path::Path;
 use paceline_client::answer::Answer;
 use paceline_client::channel::{Client, Service, sent};
 use paceline_client::{Failure, Screen, message, program};
-use paceline_process::chain;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
@@ -141,7 +140,7 @@ impl Ask {
             }
         };
         messages::show(&mut conversation.messages, images)
-            .map_err(|error| Failure::usage(chain(&error)))?;
+            .map_err(|error| Failure::usage(error.message))?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
         let reasoning_effort = args.reasoning_effort.clone().unwrap_or_default();
         let request = chat(model, conversation.messages, how);
@@ -265,7 +264,6 @@ fn read_messages(path: &Path) -> Result<Conversation, Failure> {
     let text = read().map_err(|error| {
         Failure::usage(format!("--messages: cannot read {}: {error}", path.display()))
     })?;
-    messages::parse(&text).map_err(|error| {
-        Failure::usage(format!("--messages {}: {}", path.display(), chain(&error)))
-    })
+    messages::parse(&text)
+        .map_err(|error| Failure::usage(format!("--messages {}: {error}", path.display())))
 }

@@ -4,14 +4,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::front::grpc::{decode_chat, decode_generate};
-use paceline_gateway::inference::error::InferenceError;
-use paceline_gateway::inference::input::RequestInput;
-use paceline_gateway::inference::request;
 use paceline_proto::internal::v1::{SubmitRequest, TokenBatch};
 use paceline_proto::limits::{MAX_TOKEN_IDS, MAX_TOOLS, MAX_TURNS};
 use paceline_proto::strict::decode;
 use paceline_proto::v1::{ChatRequest, CountTokensRequest, GenerateRequest, GenerateResponse};
+use paceline_protocols::grpc;
+use paceline_protocols::inference::error::InferenceError;
+use paceline_protocols::inference::input::RequestInput;
+use paceline_protocols::inference::request;
 use paceline_text::images::ReservedTokens;
 use prost::{Message, Name};
 
@@ -46,12 +46,12 @@ fuzz_target!(|bytes: &[u8]| {
                     chat.messages.len() <= MAX_TURNS as usize
                         && chat.tools.len() <= MAX_TOOLS as usize
                 );
-                check(decode_chat(chat));
+                check(grpc::decode::chat(chat));
             }
         }
         1 => {
             if let Some(generate) = message::<GenerateRequest>(wire) {
-                check(decode_generate(generate));
+                check(grpc::decode::generate(generate));
             }
         }
         2 => drop(message::<CountTokensRequest>(wire)),

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::front::http::bodies::BodyKind;
+use paceline_protocols::bodies::BodyKind;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, body)) = bytes.split_first() else { return };

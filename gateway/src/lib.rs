@@ -34,7 +34,6 @@ pub mod prompter;
 mod run;
 pub mod service_report;
 mod shared_answer;
-mod shorten;
 pub mod successor;
 pub mod turns;
 

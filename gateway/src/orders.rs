@@ -5,14 +5,14 @@
 use std::sync::{Arc, Mutex};
 
 use paceline_process::task;
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::shorten::shorten;
 use paceline_system::clock::unix_seconds;
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::{InferenceError, Result};
 use crate::inference::upstream::Upstream;
 use crate::lock::lock;
 use crate::service_report::orders::{OrderReport, OrderSubject, ServiceOrder};
-use crate::shorten::shorten;
 
 /// Characters of the reason of a failure, as [`OrderReport::message`] says.
 const MAX_MESSAGE_CHARS: usize = 997;

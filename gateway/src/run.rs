@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_process::{Config, Notifier, RuntimeDir, socket, task, telemetry};
+use paceline_protocols::aliases::Aliases;
+use paceline_protocols::sse::KEEP_ALIVE;
 use paceline_system::Exit;
 use paceline_system::clock::Clock;
 use paceline_system::start;
@@ -20,8 +22,6 @@ use crate::ending::{Action, Ending, Event, Replacement};
 use crate::front::connection::listener::{Ends, Listeners};
 use crate::front::decoding::Decoding;
 use crate::front::grpc::{self, GrpcWire};
-use crate::front::http::aliases::Aliases;
-use crate::front::http::sse::KEEP_ALIVE;
 use crate::front::http::{self, Cors, HttpFront, HttpWire, Sites};
 use crate::front::vllm;
 use crate::guard::Guard;

@@ -12,13 +12,8 @@ use futures::StreamExt as _;
 use paceline_gateway::images::ImagePipeline;
 use paceline_gateway::images::store::ImageStore;
 use paceline_gateway::inference::admission::{ByteBudget, RequestSlots};
-use paceline_gateway::inference::error::InferenceError;
-use paceline_gateway::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
-};
 use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::inference::loads::{LoadQuestion, Loads, SpeculationLoad};
-use paceline_gateway::inference::params::GenerationParams;
 use paceline_gateway::inference::record::Method;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::unread::AnswerStream;
@@ -30,6 +25,11 @@ use paceline_gateway::prompter::Prompter;
 use paceline_process::{Config, RuntimeDir, socket};
 use paceline_proto::status::Refusal;
 use paceline_proto::v1::{KvStatus, ModelStatus, RequestsStatus, StatusResponse};
+use paceline_protocols::inference::error::InferenceError;
+use paceline_protocols::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
+};
+use paceline_protocols::inference::params::GenerationParams;
 use paceline_system::clock::monotonic_ns;
 use paceline_text::prompt::Language;
 use paceline_text::stream::{AnswerEvent, Usage};

@@ -6,7 +6,9 @@ pub mod convert;
 pub mod ids;
 pub mod limits;
 pub mod report;
+#[cfg(feature = "services")]
 pub mod status;
+#[cfg(feature = "services")]
 pub mod strict;
 #[cfg(test)]
 mod wire_hash;
@@ -19,7 +21,7 @@ pub mod v1 {
         clippy::all,
         reason = "generated; the .proto files carry the documentation"
     )]
-    tonic::include_proto!("paceline.v1");
+    include!(concat!(env!("OUT_DIR"), "/paceline.v1.rs"));
 }
 
 /// `paceline.internal.v1`: between gateway, supervisor and workers.
@@ -31,7 +33,7 @@ pub mod internal {
             clippy::all,
             reason = "generated; the .proto files carry the documentation"
         )]
-        tonic::include_proto!("paceline.internal.v1");
+        include!(concat!(env!("OUT_DIR"), "/paceline.internal.v1.rs"));
     }
 }
 
@@ -47,7 +49,7 @@ pub mod vllm {
                 clippy::all,
                 reason = "generated; the .proto files carry the documentation"
             )]
-            tonic::include_proto!("vllm.grpc.engine");
+            include!(concat!(env!("OUT_DIR"), "/vllm.grpc.engine.rs"));
         }
     }
 }
@@ -63,7 +65,7 @@ pub mod smg {
                 clippy::all,
                 reason = "generated; the .proto files carry the documentation"
             )]
-            tonic::include_proto!("smg.grpc.common");
+            include!(concat!(env!("OUT_DIR"), "/smg.grpc.common.rs"));
         }
     }
 }

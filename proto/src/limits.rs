@@ -43,7 +43,7 @@ const MAX_SETTINGS: u32 = 16_384;
 
 /// Most elements of a repeated field in one message, by the message's full name and the field's
 /// name. A test checks that each repeated field of a service's messages has its row.
-pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
+pub const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.v1.ChatRequest", "messages", MAX_TURNS),
     ("paceline.v1.ChatRequest", "tools", MAX_TOOLS),
     ("paceline.v1.Message", "content", MAX_PARTS),

@@ -1,5 +1,4 @@
-//! The one table of reasons: what can go wrong with a request, the gRPC code it has, and whether to
-//! retry.
+//! Reasons as statuses of gRPC: what can go wrong with a request, and whether to retry.
 //!
 //! A status crosses processes with its reason in `google.rpc.ErrorInfo`; the next process matches
 //! on [`Reason::of`], never on text. Codes follow gRPC's guide to status codes
@@ -44,46 +43,7 @@ pub trait ReasonStatus: Sized {
 
 impl ReasonStatus for Reason {
     fn code(self) -> Code {
-        match self {
-            Reason::TargetLoading
-            | Reason::TargetGone
-            | Reason::ReplayLost
-            | Reason::ModelChanged
-            | Reason::Restarting
-            | Reason::Draining
-            | Reason::CrashLoop
-            | Reason::HostMemoryStranded
-            | Reason::ConnectionClosing
-            | Reason::DrafterLoading
-            | Reason::DrafterFailed => Code::Unavailable,
-            Reason::QueueFull
-            | Reason::QueueWait
-            | Reason::KvExhausted
-            | Reason::SlowReader
-            | Reason::TooManyStreams
-            | Reason::BodiesFull
-            | Reason::MessageTooLarge
-            | Reason::FellBehind => Code::ResourceExhausted,
-            Reason::MessageTimeout | Reason::DeadlinePassed | Reason::DeadlineInfeasible => {
-                Code::DeadlineExceeded
-            }
-            Reason::InvalidArgument
-            | Reason::PromptTooLong
-            | Reason::Template
-            | Reason::BadImage => Code::InvalidArgument,
-            Reason::NoVision
-            | Reason::NoChatTemplate
-            | Reason::NoTools
-            | Reason::StaleTerm
-            | Reason::StaleEpoch
-            | Reason::DrafterIncompatible
-            | Reason::DrafterState
-            | Reason::ProcessState => Code::FailedPrecondition,
-            Reason::UnknownModel => Code::NotFound,
-            Reason::Unauthenticated => Code::Unauthenticated,
-            Reason::Cancelled => Code::Cancelled,
-            Reason::Numerics | Reason::PoisonSuspect | Reason::Bug => Code::Internal,
-        }
+        Code::from_i32(self.grpc_code() as i32)
     }
 
     fn of(status: &Status) -> Option<Reason> {

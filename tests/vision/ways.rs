@@ -60,7 +60,7 @@ fn written(file: &[u8]) -> Vec<Value> {
         json!({"type": "image_url", "image_url": {"url": url, "detail": "auto"}}),
         json!({"type": "input_image", "image_url": url}),
         json!({"type": "image", "image": url}),
-        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64(file)}}),
+        json!({"type": "image", "url": url}),
     ]
 }
 
@@ -307,7 +307,7 @@ fn an_unusable_image_is_refused_and_never_left_out() {
         ),
         (
             &["--messages", "-"],
-            &messages(&json!({"type": "input_audio", "data": "a"})),
+            &messages(&json!({"type": "input_audio", "input_audio": {"data": "a"}})),
             "input_audio",
         ),
     ] {

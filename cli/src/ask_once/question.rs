@@ -3,7 +3,6 @@
 use std::io::{IsTerminal as _, Read};
 
 use paceline_client::{Failure, message};
-use paceline_process::chain;
 use paceline_proto::v1::Message;
 
 use crate::args::RunArgs;
@@ -35,7 +34,7 @@ pub(super) fn messages(args: &RunArgs) -> Result<Vec<Message>, Failure> {
     let system = args.system.iter().map(|text| message::text("system", text.clone()));
     let mut messages: Vec<Message> = system.collect();
     messages.push(message::text("user", question));
-    messages::show(&mut messages, images).map_err(|error| Failure::usage(chain(&error)))?;
+    messages::show(&mut messages, images).map_err(|error| Failure::usage(error.message))?;
     Ok(messages)
 }
 

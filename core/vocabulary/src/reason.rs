@@ -1,5 +1,4 @@
-//! Why a request was refused, or ended without its answer. `paceline_proto::status` gives each
-//! reason its gRPC code.
+//! Why a request was refused, or ended without its answer: the one table of reasons.
 
 use crate::words::worded;
 
@@ -125,5 +124,66 @@ impl Reason {
                 | Reason::ConnectionClosing
                 | Reason::DrafterLoading
         )
+    }
+}
+
+/// A gRPC code that reasons have, by its number (grpc.io/docs/guides/status-codes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the guide describes each by its name")]
+pub enum GrpcCode {
+    Cancelled = 1,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Internal = 13,
+    Unavailable = 14,
+    Unauthenticated = 16,
+}
+
+impl Reason {
+    /// The gRPC code.
+    pub fn grpc_code(self) -> GrpcCode {
+        match self {
+            Reason::TargetLoading
+            | Reason::TargetGone
+            | Reason::ReplayLost
+            | Reason::ModelChanged
+            | Reason::Restarting
+            | Reason::Draining
+            | Reason::CrashLoop
+            | Reason::HostMemoryStranded
+            | Reason::ConnectionClosing
+            | Reason::DrafterLoading
+            | Reason::DrafterFailed => GrpcCode::Unavailable,
+            Reason::QueueFull
+            | Reason::QueueWait
+            | Reason::KvExhausted
+            | Reason::SlowReader
+            | Reason::TooManyStreams
+            | Reason::BodiesFull
+            | Reason::MessageTooLarge
+            | Reason::FellBehind => GrpcCode::ResourceExhausted,
+            Reason::MessageTimeout | Reason::DeadlinePassed | Reason::DeadlineInfeasible => {
+                GrpcCode::DeadlineExceeded
+            }
+            Reason::InvalidArgument
+            | Reason::PromptTooLong
+            | Reason::Template
+            | Reason::BadImage => GrpcCode::InvalidArgument,
+            Reason::NoVision
+            | Reason::NoChatTemplate
+            | Reason::NoTools
+            | Reason::StaleTerm
+            | Reason::StaleEpoch
+            | Reason::DrafterIncompatible
+            | Reason::DrafterState
+            | Reason::ProcessState => GrpcCode::FailedPrecondition,
+            Reason::UnknownModel => GrpcCode::NotFound,
+            Reason::Unauthenticated => GrpcCode::Unauthenticated,
+            Reason::Cancelled => GrpcCode::Cancelled,
+            Reason::Numerics | Reason::PoisonSuspect | Reason::Bug => GrpcCode::Internal,
+        }
     }
 }

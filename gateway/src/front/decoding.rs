@@ -3,8 +3,9 @@
 //! threads that move messages may wait for. All fronts share the seats, and the senders of large
 //! messages have them in turn.
 
+use paceline_protocols::inference::error::{InferenceError, Result};
+
 use crate::inference::Sender;
-use crate::inference::error::{InferenceError, Result};
 use crate::turns::seats::Seats;
 
 /// Bytes of a large message. Its decoding takes a millisecond and more.

@@ -5,12 +5,10 @@
 //!
 //! Must not know: protocols, services, the supervisor.
 
-mod error;
 mod limits;
 mod pipeline;
 pub mod store;
 
-pub use error::ImageError;
 pub use limits::{described, limits_of};
 pub use pipeline::{ImagePipeline, InspectedImage, StoredImages};
 pub use store::prepare;

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use paceline_process::telemetry::trace::{Kind, Span};
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::params::GenerationParams;
 use paceline_text::prompt::Language;
 use paceline_text::stream::{
     AnswerEvent, Assembler, AssemblerSettings, ConversationReading, ElapsedTimes, SpecialTokens,
@@ -34,9 +36,7 @@ use tracing::Instrument;
 
 use super::admission::{QueuePlace, RequestSlot};
 use super::deadline::{BACKSTOP, Deadline};
-use super::error::{InferenceError, Result};
 use super::journal::{Journal, JournalSpace, replay_lost};
-use super::params::GenerationParams;
 use super::record::Record;
 use super::sample::{Sample, SampleEvent, ServiceReturn};
 use super::standing::Standing;

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::{Generation, TextForm};
 
-use super::error::{InferenceError, Result};
 use super::labels::resumed_id;
 use crate::images::StoredImages;
 

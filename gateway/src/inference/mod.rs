@@ -22,21 +22,15 @@
 
 pub mod admission;
 pub mod answer;
-pub mod bounds;
-mod conversation;
 pub mod deadline;
-pub mod error;
 pub mod fit;
-pub mod input;
 pub mod journal;
 pub mod labels;
 pub mod languages;
 pub mod loads;
 pub mod model;
 pub mod open;
-pub mod params;
 pub mod record;
-pub mod request;
 mod sample;
 pub mod standing;
 mod text_log;
@@ -49,6 +43,10 @@ use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
 use paceline_process::telemetry::trace::Span;
+use paceline_protocols::inference::error::{InferenceError, Result, refuse};
+use paceline_protocols::inference::input::RequestInput;
+use paceline_protocols::inference::params::GenerationParams;
+use paceline_protocols::inference::request::{Request, check};
 use paceline_system::clock::monotonic_ns;
 use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ReservedTokens, expand_placeholders};
@@ -71,17 +69,13 @@ use crate::turns::Party;
 use admission::{Backlog, ByteBudget, ByteHold, RequestSlot};
 use answer::{Answer, AnswerBounds, Destination};
 use deadline::Deadline;
-use error::{InferenceError, Result, refuse};
 use fit::{ModelContext, check_model};
-use input::RequestInput;
 use journal::JournalSpace;
 use labels::RequestLabels;
 use languages::{Languages, ServedLanguage};
 use loads::LoadQuestion;
 use open::OpenRequest;
-use params::GenerationParams;
 use record::{Method, Record};
-use request::Request;
 use standing::{Refused, Serving, Standing};
 use text_log::TextLog;
 use truncation::Bisection;
@@ -159,15 +153,6 @@ pub struct RequestContext {
     trace: Option<TraceContext>,
 }
 
-/// The tokens of a request's prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenCount {
-    /// The prompt.
-    pub ids: Vec<u32>,
-    /// Longest sequence of the model.
-    pub context_length: u32,
-}
-
 /// A request that would be submitted. Its images are inspected and not yet decoded: that is done
 /// only for a request that fits.
 struct Prepared {
@@ -238,7 +223,7 @@ impl Inference {
     pub fn check(&self, input: RequestInput) -> Result<Request> {
         let ServedLanguage { language, version, .. } = self.languages.now();
         let reserved = ReservedTokens::new(language.images.as_deref());
-        let request = request::check(input, reserved)?;
+        let request = check(input, reserved)?;
         Ok(Request { language: version, ..request })
     }
 

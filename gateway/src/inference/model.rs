@@ -1,40 +1,12 @@
-//! Facts of the served model that clients may know.
+//! The facts of the served model that clients may know.
 
+use paceline_protocols::inference::error::Result;
+use paceline_protocols::inference::model::ModelDescription;
 use paceline_text::prompt::Template;
-use paceline_vocabulary::report::ImageLimits;
-use paceline_vocabulary::sampling::SamplingRule;
 
-use super::error::Result;
 use super::fit::check_model;
 use super::{Inference, Served};
 use crate::images::limits_of;
-
-/// The served model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelDescription {
-    /// Public name of the model.
-    pub name: String,
-    /// `model_type` of its config.json.
-    pub architecture: String,
-    /// Tokens of its vocabulary.
-    pub vocab_size: u32,
-    /// Longest sequence.
-    pub context_length: u32,
-    /// Most tokens of a prompt.
-    pub max_prompt_tokens: u32,
-    /// Most tokens of an answer.
-    pub max_new_tokens: u32,
-    /// Whether it takes conversations.
-    pub chat: bool,
-    /// Whether its conversations may have tools.
-    pub tools: bool,
-    /// Limits of the images that it reads; `None` if it reads none.
-    pub images: Option<ImageLimits>,
-    /// The sampling of requests that set none.
-    pub default_sampling: SamplingRule,
-    /// Tokens that end its answers.
-    pub stop_token_ids: Vec<u32>,
-}
 
 impl Inference {
     /// The served model, if it is the one that a client asks for.

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::model::TokenCount;
+use paceline_protocols::inference::request::Request;
 use paceline_vocabulary::{KeyId, RequestId};
 use tracing::Instrument;
 
 use super::admission::RequestSlot;
 use super::deadline::{BACKSTOP, Deadline};
-use super::error::{InferenceError, Result};
 use super::labels::RequestLabels;
 use super::record::Record;
-use super::request::Request;
 use super::unread::AnswerStream;
-use super::{Inference, Prepared, RequestContext, Sender, TokenCount};
+use super::{Inference, Prepared, RequestContext, Sender};
 use crate::guard::keys::Principal;
 
 /// A request whose time runs. It is recorded when this, or its answer, is dropped.

@@ -17,12 +17,12 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use paceline_process::telemetry::trace::Span;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_text::stream::Assembler;
 use paceline_vocabulary::generation::{Figures, TokenBatch};
 use paceline_vocabulary::{Reason, Term};
 use tokio::time::Sleep;
 
-use super::error::{InferenceError, Result};
 use super::upstream::{BatchStream, Submission};
 
 /// The upstream's stream may take this long to close after its last batch.

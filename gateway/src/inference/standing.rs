@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_vocabulary::report::{ImageLimits, ModelInfo};
 use paceline_vocabulary::{Reason, Term};
-
-use super::error::{InferenceError, Result};
 
 /// Characters of the supervisor's message that are passed on: they travel in headers.
 const MAX_MESSAGE_CHARS: usize = 1000;

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use futures::Stream;
 use paceline_process::task;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_system::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
 use paceline_vocabulary::Reason;
 use tokio::task::AbortHandle;
 
 use super::answer::Answer;
-use super::error::{InferenceError, Result};
 use crate::lock::lock;
 
 type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent>> + Send>>;

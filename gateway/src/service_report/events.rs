@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use paceline_protocols::shorten::shorten;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::lock::lock;
-use crate::shorten::shorten;
 
 /// Events that are kept and shown.
 pub const SHOWN: usize = 30;

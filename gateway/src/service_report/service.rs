@@ -5,10 +5,9 @@ use paceline_proto::convert::service::{
     KvReport, LinkReport, MemoryReport, ProcessReport, RefusedDrafter, RequestsStatus, ServedRoute,
     ServiceStatus,
 };
+use paceline_protocols::shorten::shorten;
 use serde::Serialize;
 use utoipa::ToSchema;
-
-use crate::shorten::shorten;
 
 /// Routes of a report. There are as many as pairs of a lane and a reason of it, 28.
 const MAX_ROUTES: usize = 64;

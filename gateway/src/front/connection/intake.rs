@@ -11,9 +11,9 @@ use std::task::{Context, Poll, ready};
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
+use paceline_protocols::inference::error::{Result, refuse};
 
 use crate::inference::admission::{ByteHold, ByteKind, FREE_BYTES, SMALL_BYTES, TakeBytes};
-use crate::inference::error::{Result, refuse};
 
 /// Bytes before a message of gRPC: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;

@@ -29,12 +29,12 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
+use paceline_protocols::inference::error::InferenceError;
 use rustls::ServerConfig;
 use tower::Service;
 
 use crate::guard::keys::Principal;
 use crate::guard::{Guard, UnknownKey};
-use crate::inference::error::InferenceError;
 use intake::BodyLength;
 use places::AnswerKind;
 use timed::TimedBody;

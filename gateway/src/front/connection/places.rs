@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_vocabulary::Reason;
 
-use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::turns::Party;
 

@@ -26,6 +26,7 @@ use http::Request;
 use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use paceline_process::task;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::reason::COMPLETION_TOKENS;
 use tokio::time::{Sleep, sleep, timeout};
@@ -33,7 +34,6 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::intake::Intake;
 use super::{BoxError, RequestBody, WireProtocol};
 use crate::inference::admission::{ByteBudget, MessageArrival, bodies_full};
-use crate::inference::error::{InferenceError, Result};
 use crate::turns::Party;
 
 /// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a

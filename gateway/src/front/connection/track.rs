@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use paceline_process::task;
+use paceline_protocols::inference::error::InferenceError;
 use paceline_vocabulary::Reason;
 use tokio::task::AbortHandle;
 
@@ -28,7 +29,6 @@ use super::timed::{self, MessageBounds, TimedBody, timed};
 use super::{BoxError, RequestBody, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::inference::admission::ByteHold;
-use crate::inference::error::InferenceError;
 use crate::lock::lock;
 use crate::turns::Party;
 

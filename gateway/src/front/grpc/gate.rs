@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use paceline_proto::status::{Reason, Refusal};
+use paceline_protocols::inference::error::Result;
 use paceline_system::clock::monotonic_ns;
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -15,7 +16,6 @@ use super::status;
 use crate::front::connection::layer::{Passed, Refused, RequestLayer};
 use crate::guard::keys::Principal;
 use crate::inference::admission::{MessageArrival, RequestSlot, RequestSlots};
-use crate::inference::error::Result;
 use crate::inference::standing::Standing;
 use crate::metrics::Metrics;
 

@@ -8,6 +8,7 @@
 use std::pin::Pin;
 
 use futures::Stream;
+use paceline_protocols::inference::error::quoted;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -15,7 +16,6 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::inference::error::quoted;
 use crate::inference::standing::Standing;
 
 /// Condition of the service that a check or watch names.

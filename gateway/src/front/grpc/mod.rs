@@ -4,8 +4,6 @@
 //! time of their messages. [`GrpcWire`] tells it about gRPC. `gate` counts the requests inside the
 //! gateway. [`reception`] decodes a request, and [`crate::inference`] serves it.
 
-mod decode;
-mod encode;
 pub mod gate;
 mod health;
 pub mod reception;
@@ -21,6 +19,10 @@ use futures::{Stream, StreamExt as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::InferenceServer;
+use paceline_protocols::grpc::{decode, encode};
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::input::RequestInput;
+use paceline_protocols::vllm::encode::AnswerRoom as _;
 use paceline_vocabulary::RequestId;
 use prost::{Message, Name};
 use tokio::sync::watch;
@@ -32,8 +34,6 @@ use tonic_health::pb::health_server::HealthServer;
 use crate::front::decoding::Decoding;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
-use crate::inference::error::{InferenceError, Result};
-use crate::inference::input::RequestInput;
 use crate::inference::standing::Standing;
 
 use gate::Gate;
@@ -41,7 +41,6 @@ use reception::{Received, Reception};
 
 use crate::front::connection::layer::Layered;
 
-pub use decode::{chat as decode_chat, generate as decode_generate};
 pub use wire::GrpcWire;
 
 /// Path of the requests that count among those inside the gateway.

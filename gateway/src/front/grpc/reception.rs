@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use paceline_process::telemetry::trace;
 use paceline_proto::strict::Deferred;
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::input::RequestInput;
+use paceline_protocols::inference::request;
 use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::RequestId;
 use prost::{Message, Name};
@@ -14,10 +17,7 @@ use super::gate::Arrival;
 use super::{status, timeout};
 use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
-use crate::inference::error::{InferenceError, Result};
-use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
-use crate::inference::request;
 use crate::inference::{Inference, RequestContext, Sender};
 
 /// A request and the message that came with it.

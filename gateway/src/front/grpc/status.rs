@@ -2,9 +2,9 @@
 //! `paceline_proto::status`.
 
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
+use paceline_protocols::inference::error::InferenceError;
 use tonic::{Code, Status};
 
-use crate::inference::error::InferenceError;
 use crate::inference::record::Method;
 
 /// Metadata key of the request's id, in headers and with every error.

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use http::HeaderMap;
+use paceline_protocols::inference::error::{InferenceError, Result, quoted};
 use tonic::metadata::MetadataMap;
-
-use crate::inference::error::{InferenceError, Result, quoted};
 
 /// The gRPC header with the client's timeout.
 const HEADER: &str = "grpc-timeout";

@@ -7,6 +7,7 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use paceline_proto::status::Reason;
+use paceline_protocols::inference::error::InferenceError;
 use rustls::ServerConfig;
 use tonic::body::Body;
 use tonic::service::Routes;
@@ -17,7 +18,6 @@ use crate::front::connection::places::AnswerKind;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{Guard, KeySource, UnknownKey};
-use crate::inference::error::InferenceError;
 
 /// The only service that needs no key.
 const OPEN: &str = "/grpc.health.v1.Health/";

@@ -7,9 +7,8 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
+use paceline_protocols::inference::error::{InferenceError, Result, quoted};
 use paceline_vocabulary::Reason;
-
-use crate::inference::error::{InferenceError, Result, quoted};
 
 /// The body of a request with these headers, of at most `limit` bytes (`limits.max_message_bytes`).
 ///

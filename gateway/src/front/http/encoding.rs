@@ -6,10 +6,10 @@ use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
+use paceline_protocols::inference::error::{InferenceError, quoted};
 
 use super::error::ErrorReply;
 use super::of_path;
-use crate::inference::error::{InferenceError, quoted};
 
 /// The one encoding that is served (RFC 9110, section 12.5.3).
 const IDENTITY: &str = "identity";

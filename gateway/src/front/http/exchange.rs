@@ -17,28 +17,33 @@ use axum::response::Response;
 use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _};
 use paceline_process::telemetry::trace;
+use paceline_protocols::dialect::{Dialect, code};
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::input::RequestInput;
+use paceline_protocols::inference::request::Request;
+use paceline_protocols::json;
+use paceline_protocols::protocol::{
+    AllowedToolCalls, AnswerWriter, Counting, DecodeContext, Decoded, Protocol,
+};
+use paceline_protocols::tool_call_filter::ToolCallFilter;
+use paceline_protocols::vllm::encode::AnswerRoom as _;
 use paceline_system::clock::{monotonic_ns, unix_seconds};
 use paceline_text::stream::{AnswerEvent, collect};
 use paceline_vocabulary::trace::TRACEPARENT;
 use tokio::time::timeout;
 
-use super::error::{Dialect, ErrorReply, code};
+use super::error::ErrorReply;
 use super::prompts::{MorePrompts, SharedContext, of_prompt};
-use super::protocol::{AllowedToolCalls, AnswerWriter, Counting, DecodeContext, Decoded, Protocol};
 use super::reply::{REQUEST_ID, json_reply, json_response};
 use super::streamed::StreamedBody;
-use super::tool_call_filter::ToolCallFilter;
 use super::whole::{self, HeldAnswer};
-use super::{HttpFront, body, json};
+use super::{HttpFront, body};
 use crate::front::connection::track::Caller;
 use crate::front::decoding::Decoding;
 use crate::guard::keys::Principal;
 use crate::inference::admission::{MessageArrival, RequestSlot};
-use crate::inference::error::{InferenceError, Result};
-use crate::inference::input::RequestInput;
 use crate::inference::open::OpenRequest;
 use crate::inference::record::Method;
-use crate::inference::request::Request;
 use crate::inference::{Inference, RequestContext, Sender, Served};
 
 /// Header with the lane of an answer that is not streamed.
@@ -276,10 +281,10 @@ mod tests {
 
     use super::*;
     use crate::front::decoding::LARGE_BYTES;
-    use crate::front::http::pieces::{LongList, WholeAnswer};
-    use crate::front::http::sse::SseEvent;
     use crate::inference::admission::ByteBudget;
     use crate::turns::Party;
+    use paceline_protocols::pieces::{LongList, WholeAnswer};
+    use paceline_protocols::sse::SseEvent;
 
     /// Writes an answer when it may.
     struct Waiting(mpsc::Receiver<()>);

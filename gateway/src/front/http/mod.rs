@@ -1,61 +1,33 @@
-//! HTTP with JSON, for the clients that people have, and a status page for people. Each protocol is
-//! a folder: its paths, its types, and how answers and errors are written. All have one way from a
-//! request to an answer: [`exchange`].
+//! HTTP with JSON, for the clients that people have, and a status page for people. How each protocol's
+//! requests, answers and errors are read and written is in `paceline_protocols`. All have one way
+//! from a request to an answer: [`exchange`].
 //!
-//! - [`openai`], [`responses`], [`anthropic`]: the protocols
-//! - [`page`]: the status page and its figures
+//! - `served`: the paths of the protocols, and the served model
 //! - [`exchange`]: from a request to its answer
-//! - [`site`]: which pages of browsers may send requests
-//! - [`encoding`]: no compressed bodies
-//! - [`protocol`]: the parts of a protocol
+//! - [`page`]: the status page and its figures
+//! - `site`: which pages of browsers may send requests
+//! - `encoding`: no compressed bodies
 //! - [`reply`]: answers with a JSON body
-//! - [`sse`]: server-sent events, `streamed` a body of them, `whole` a body that comes at
-//!   once, [`pieces`] its text
-//! - [`error`]: reasons as HTTP statuses
-//! - `files`: files beside texts and images
-//! - [`json`]: bounds of JSON
-//! - [`bodies`]: bodies without a service, for the fuzz targets
-//! - [`aliases`]: the model names that are served
-//! - [`accepted`]: fields that are accepted and not read
-//! - [`number`]: whole numbers of requests, checked while they are read
-//! - [`values`]: values of requests with several forms
-//! - [`answer`]: fields of all answers
-//! - [`tool_call_filter`]: answers that may have one tool call
+//! - `streamed`: a body of server-sent events, `whole` a body that comes at once
+//! - [`error`]: errors as answers
 //! - `prompts`: requests with several prompts
 
-pub mod accepted;
-pub mod aliases;
-pub mod answer;
-pub mod anthropic;
-pub mod bodies;
 mod body;
 mod cors;
 mod encoding;
 pub mod error;
 pub mod exchange;
-mod files;
-pub mod json;
 pub mod metrics;
-pub mod number;
-pub mod openai;
 #[cfg(test)]
 mod openapi;
 pub mod page;
-pub mod pieces;
 mod prompts;
-pub mod protocol;
 pub mod reply;
-pub mod responses;
+mod served;
 mod site;
-pub mod sse;
 mod streamed;
-pub mod tool_call_filter;
-pub mod values;
 mod whole;
 mod wire;
-
-#[cfg(test)]
-mod cut_answers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,21 +38,22 @@ use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::Response;
 use axum::routing::get;
+use paceline_protocols::aliases::Aliases;
+use paceline_protocols::anthropic::error::Anthropic;
+use paceline_protocols::dialect;
+use paceline_protocols::inference::error::{InferenceError, quoted};
+use paceline_protocols::openai::error::OpenAi;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use self::aliases::Aliases;
-use self::anthropic::error::Anthropic;
 use self::error::ErrorReply;
-use self::openai::error::OpenAi;
 use self::reply::json_reply;
 use crate::front::decoding::Decoding;
 use crate::guard::Guard;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
-use crate::inference::error::{InferenceError, quoted};
 use crate::inference::standing::Standing;
 use crate::orders::OrderBook;
 use crate::overview::Overview;
@@ -119,9 +92,7 @@ pub struct HttpFront {
 pub fn router(front: Arc<HttpFront>) -> Router {
     Router::new()
         .route("/health", get(health))
-        .merge(openai::routes())
-        .merge(responses::routes())
-        .merge(anthropic::routes())
+        .merge(served::routes())
         .merge(metrics::routes())
         .merge(page::routes())
         .fallback(no_such_path)
@@ -162,7 +133,7 @@ impl Health {
 async fn health(State(front): State<Arc<HttpFront>>) -> Response {
     let standing = front.standing.borrow().clone();
     let code =
-        standing.healthy().map_or_else(|error| error::status(error.kind), |()| StatusCode::OK);
+        standing.healthy().map_or_else(|error| dialect::status(error.kind), |()| StatusCode::OK);
     json_reply(code, &json!(Health::of(&standing)))
 }
 

@@ -6,28 +6,29 @@
 
 use std::path::{Path, PathBuf};
 
+use paceline_protocols::accepted::Values;
+use paceline_protocols::anthropic::CountedTokens;
+use paceline_protocols::anthropic::answer::MessagesAnswer;
+use paceline_protocols::anthropic::error::MessagesErrorBody;
+use paceline_protocols::anthropic::models::{MessagesModel, MessagesModelList};
+use paceline_protocols::anthropic::types::MessagesRequest;
+use paceline_protocols::dialect::status;
+use paceline_protocols::openai::chat::answer::{ChatCompletion, ChatCompletionChunk};
+use paceline_protocols::openai::chat::request::ChatCompletionRequest;
+use paceline_protocols::openai::completions::answer::{Completion, CompletionChunk};
+use paceline_protocols::openai::completions::request::CompletionRequest;
+use paceline_protocols::openai::error::ErrorBody;
+use paceline_protocols::openai::models::{ModelList, ModelObject};
+use paceline_protocols::responses::answer::ResponsesAnswer;
+use paceline_protocols::responses::types::ResponsesRequest;
+use paceline_protocols::{anthropic, openai, responses};
 use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::accepted::Values;
-use super::anthropic::CountedTokens;
-use super::anthropic::answer::MessagesAnswer;
-use super::anthropic::error::MessagesErrorBody;
-use super::anthropic::models::{MessagesModel, MessagesModelList};
-use super::anthropic::types::MessagesRequest;
-use super::error::status;
-use super::openai::chat::answer::{ChatCompletion, ChatCompletionChunk};
-use super::openai::chat::request::ChatCompletionRequest;
-use super::openai::completions::answer::{Completion, CompletionChunk};
-use super::openai::completions::request::CompletionRequest;
-use super::openai::error::ErrorBody;
-use super::openai::models::{ModelList, ModelObject};
+use super::Health;
 use super::page::orders::OrderRequest;
 use super::page::report::StatusReport;
-use super::responses::answer::ResponsesAnswer;
-use super::responses::types::ResponsesRequest;
-use super::{Health, anthropic, openai, responses};
 use crate::service_report::orders::OrderReport;
 
 /// Statuses of errors that a path may answer with.
@@ -316,7 +317,7 @@ fn schemas() -> Map<String, Value> {
         ("ChatCompletionRequest".into(), openai::accepted::CHAT),
         ("CompletionRequest".into(), openai::accepted::COMPLETIONS),
     ];
-    accepted_fields.extend(super::protocol::accepted_by_schema());
+    accepted_fields.extend(paceline_protocols::protocol::accepted_by_schema());
     accepted_fields.extend(openai::chat::request::accepted_by_schema());
     accepted_fields.extend(openai::params::accepted_by_schema());
     accepted_fields.extend(responses::types::accepted_by_schema());

@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use futures::future::Either;
 use futures::{Stream, StreamExt as _, TryFutureExt as _, TryStreamExt as _, stream};
+use paceline_protocols::dialect::code;
+use paceline_protocols::inference::bounds::SampleCount;
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::inference::request::Request;
 use paceline_system::clock::monotonic_ns;
 use paceline_text::stream::AnswerEvent;
 use paceline_vocabulary::TraceContext;
 
 use super::HttpFront;
-use super::error::code;
 use crate::guard::keys::Principal;
 use crate::inference::RequestContext;
 use crate::inference::admission::{ByteHold, RequestSlot};
-use crate::inference::bounds::SampleCount;
-use crate::inference::error::{InferenceError, Result};
 use crate::inference::record::Method;
-use crate::inference::request::Request;
 use crate::turns::Party;
 
 /// Further prompts of one request that are in the supervisor's queue or run at once. A request with

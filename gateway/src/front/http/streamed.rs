@@ -10,13 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{FutureExt as _, Stream};
 use http_body::{Body, Frame};
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::paths::FieldPaths;
+use paceline_protocols::protocol::AnswerWriter;
+use paceline_protocols::sse::{KeepAlive, SseEvent, text};
 use paceline_text::stream::AnswerEvent;
 use tokio::time::{Sleep, sleep};
-
-use super::error::FieldPaths;
-use super::protocol::AnswerWriter;
-use super::sse::{KeepAlive, SseEvent, text};
-use crate::inference::error::{InferenceError, Result};
 
 /// The body of a streamed answer.
 #[derive(Debug)]
@@ -110,8 +109,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::front::http::pieces::WholeAnswer;
-    use crate::front::http::sse::KEEP_ALIVE;
+    use paceline_protocols::pieces::WholeAnswer;
+    use paceline_protocols::sse::KEEP_ALIVE;
 
     struct Plain;
 

@@ -10,8 +10,8 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use paceline_protocols::pieces::Pieces;
 
-use super::pieces::Pieces;
 use crate::inference::admission::{ByteHold, RequestSlot};
 use crate::turns::Party;
 
@@ -64,9 +64,11 @@ mod tests {
     use futures::StreamExt as _;
     use serde_json::Value;
 
+    use paceline_protocols::vllm::encode::AnswerRoom as _;
+
     use super::*;
-    use crate::front::http::pieces::WholeAnswer;
     use crate::inference::admission::ByteBudget;
+    use paceline_protocols::pieces::WholeAnswer;
 
     const MIB: usize = 1 << 20;
 

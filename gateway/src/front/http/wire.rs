@@ -8,6 +8,7 @@ use axum::body::Body;
 use http::header::{AUTHORIZATION, COOKIE, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use paceline_protocols::inference::error::InferenceError;
 use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
@@ -20,7 +21,6 @@ use crate::front::connection::places::AnswerKind;
 use crate::front::connection::{BoxError, WireProtocol};
 use crate::guard::keys::Principal;
 use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
-use crate::inference::error::InferenceError;
 
 /// The paths that need no key. The page has no figures of its own: it asks for them.
 const OPEN: &[&str] = &["/health", STATUS_PAGE];

@@ -4,11 +4,10 @@ use std::path::Path;
 
 use paceline_checkpoint::{CheckpointError, ConfigJson};
 use paceline_proto::vllm::grpc::engine as vllm;
+use paceline_protocols::inference::model::ModelDescription;
 use paceline_vocabulary::report::ImageLimits;
 use paceline_vocabulary::sampling::SamplingRule;
 use serde_json::json;
-
-use crate::inference::model::ModelDescription;
 
 /// Positions of a page of the prefix cache.
 const PAGE_POSITIONS: i32 = 64;

@@ -10,6 +10,7 @@ use futures::Stream;
 use jiff::Timestamp;
 use paceline_proto::smg::grpc::common;
 use paceline_proto::vllm::grpc::engine as vllm;
+use paceline_protocols::inference::error::InferenceError;
 use paceline_system::clock::unix_ns;
 use paceline_vocabulary::Reason;
 use tokio::time::MissedTickBehavior;
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::facts::signed;
 use crate::inference::Inference;
-use crate::inference::error::InferenceError;
 use crate::inference::loads::Loads;
 
 /// Time between two looks at the load. A router counts its own requests at once, so records are for

@@ -9,8 +9,6 @@
 //! All methods need a key if keys are set. Only Generate counts as a request: a router that drains
 //! a service asks for its health and ends its requests until the last one is over.
 
-mod decode;
-mod encode;
 mod facts;
 mod loads;
 mod running;
@@ -25,6 +23,9 @@ use paceline_proto::smg::grpc::common;
 use paceline_proto::strict::Deferred;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_proto::vllm::grpc::engine::vllm_engine_server::{VllmEngine, VllmEngineServer};
+use paceline_protocols::inference::error::Result;
+use paceline_protocols::vllm::decode;
+use paceline_protocols::vllm::encode::{AnswerEncoder, Outbox};
 use paceline_system::clock::monotonic_ns;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -39,11 +40,9 @@ use crate::front::grpc::status;
 use crate::guard::keys::Principal;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
-use crate::inference::error::Result;
 use crate::inference::standing::Standing;
 use crate::inference::unread::AnswerStream;
 
-use encode::{AnswerEncoder, Outbox};
 use facts::{ConfigFacts, ServerFacts};
 use loads::LoadStreams;
 use running::{RunningRequest, RunningRequests};
@@ -248,7 +247,7 @@ impl Engine {
     }
 
     /// The served model and its directory.
-    fn model(&self) -> Result<(crate::inference::model::ModelDescription, PathBuf)> {
+    fn model(&self) -> Result<(paceline_protocols::inference::model::ModelDescription, PathBuf)> {
         let served = self.inference().served()?;
         let directory = PathBuf::from(served.serving.model.path);
         Ok((self.inference().model("")?, directory))

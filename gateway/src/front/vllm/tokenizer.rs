@@ -12,12 +12,11 @@ use bytes::Bytes;
 use paceline_checkpoint::digest::hex;
 use paceline_checkpoint::files::{self, TEXT_FILES};
 use paceline_proto::smg::grpc::common::GetTokenizerChunk;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
-
-use crate::inference::error::{InferenceError, Result};
 
 /// Endings of further files: templates and vocabularies.
 const ENDINGS: [&str; 3] = ["jinja", "tiktoken", "model"];

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use paceline_process::config::LimitsConfig;
+use paceline_protocols::inference::images::ImageError;
 use paceline_system::clock::monotonic_ns;
 use paceline_system::platform::is_full;
 use paceline_text::images::container::Header;
@@ -22,8 +23,8 @@ use paceline_vocabulary::generation::PromptImage;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::ImageTimes;
 use super::store::{FileLink, ImageFile, ImageStore};
-use super::{ImageError, ImageTimes};
 
 /// Images worked on at once in this process.
 const SEATS: usize = 2;

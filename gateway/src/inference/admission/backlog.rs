@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_system::clock::monotonic_ns;
 use paceline_vocabulary::{KeyId, Reason, Term};
 
-use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 
 /// How long the report of a full queue counts.

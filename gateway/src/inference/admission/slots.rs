@@ -7,11 +7,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use super::arrival::MessageArrival;
-use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 
 /// Requests inside the gateway beyond those that run and those that the supervisor queues. They

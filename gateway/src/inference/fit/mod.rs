@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use paceline_process::config::{Auto, LimitsConfig};
+use paceline_protocols::inference::error::{InferenceError, Result, quoted, refuse};
+use paceline_protocols::inference::params::GenerationParams;
 use paceline_text::prompt::Language;
 use paceline_vocabulary::Reason;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::report::ModelInfo;
 
-use super::error::{InferenceError, Result, quoted, refuse};
 use super::labels::RequestLabels;
-use super::params::GenerationParams;
 
 /// Model, language and limits that a request is checked against.
 #[derive(Clone, Copy, Debug)]

@@ -1,16 +1,16 @@
 //! One line for each broken request: the reason and the field that it gets.
 
 use paceline_process::config::{Auto, LimitsConfig};
+use paceline_protocols::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
+};
+use paceline_protocols::inference::request;
 use paceline_text::images::ReservedTokens;
 use paceline_text::prompt::Source;
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::sampling::{LogitBias, SamplingRule, SamplingWish};
 
 use super::*;
-use crate::inference::input::{
-    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput,
-};
-use crate::inference::request;
 
 fn model() -> ModelInfo {
     ModelInfo {

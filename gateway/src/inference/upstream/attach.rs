@@ -13,6 +13,7 @@ use paceline_process::task;
 use paceline_proto::internal::v1::SupervisorNotice;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_protocols::inference::error::InferenceError;
 use paceline_vocabulary::report::{GatewayReport, ImageLimits};
 use paceline_vocabulary::state::GatewayState;
 use paceline_vocabulary::{Epoch, ModelMark, Reason, Term, chain};
@@ -25,7 +26,6 @@ use tonic::transport::Channel;
 use super::wire;
 use crate::ending::Event;
 use crate::images::limits_of;
-use crate::inference::error::InferenceError;
 use crate::inference::languages::Languages;
 use crate::inference::standing::{Attached, ServiceState, Standing};
 

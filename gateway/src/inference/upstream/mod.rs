@@ -16,13 +16,12 @@ use paceline_process::telemetry::trace;
 use paceline_proto::internal::v1::SubmitRequest;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_protocols::inference::error::Result;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::generation::TokenBatch;
 use paceline_vocabulary::{Epoch, KeyId, Term, TraceContext};
 use tonic::transport::Channel;
 use tonic::{Request, Streaming};
-
-use super::error::Result;
 
 /// A submission under way.
 pub type Submission = BoxFuture<'static, Result<BatchStream>>;

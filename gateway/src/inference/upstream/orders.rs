@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use paceline_proto::ORDER_SOURCE;
 use paceline_proto::v1;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_system::Clock;
 use paceline_vocabulary::Reason;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
 
 use super::{Upstream, wire};
-use crate::inference::error::{InferenceError, Result};
 use crate::service_report::orders::{RestartedProcess, ServiceOrder};
 
 /// Time for an order. The supervisor's own default is the same.

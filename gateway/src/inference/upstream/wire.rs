@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::status::Refusal;
+use paceline_protocols::inference::error::InferenceError;
 use paceline_vocabulary::report::GatewayReport;
 use paceline_vocabulary::{Epoch, Reason, Term};
 use tonic::{Code, Status};
 
-use crate::inference::error::InferenceError;
 use crate::inference::standing::ServiceState;
 
 pub(super) fn stamp(term: Term, epoch: Epoch) -> internal::Stamp {

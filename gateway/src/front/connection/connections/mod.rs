@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_system::platform;
 use paceline_vocabulary::Reason;
 use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
-use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::turns::Party;
 

@@ -18,6 +18,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
 use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
+use paceline_protocols::inference::error::{InferenceError, Result, quoted, refuse};
 use paceline_vocabulary::{Reason, chain};
 use serde::Deserialize;
 use serde_json::json;
@@ -30,7 +31,6 @@ use crate::front::http::site::check_own_origin;
 use crate::front::http::{HttpFront, body, of_path};
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
-use crate::inference::error::{InferenceError, Result, quoted, refuse};
 use crate::service_report::orders::{OrderReport, RestartedProcess, ServiceOrder};
 
 /// Header of an order with the token of its session.

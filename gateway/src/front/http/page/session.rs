@@ -17,6 +17,7 @@ use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use http::header::AUTHORIZATION;
 use http_body::Body as _;
+use paceline_protocols::inference::error::{InferenceError, Result, refuse};
 
 use super::{FIGURES, ORDERS, SESSION, guard_answer, permit};
 use crate::front::http::HttpFront;
@@ -26,7 +27,6 @@ use crate::front::http::site::is_own_page;
 use crate::guard::keys::Principal;
 use crate::guard::sessions::SessionToken;
 use crate::guard::{API_KEY, Guard};
-use crate::inference::error::{InferenceError, Result, refuse};
 
 /// The session that a request may use: one without a key, from the service's own page, that asks for
 /// figures, gives an order, or ends the session. Browsers count other ports of the same host as the

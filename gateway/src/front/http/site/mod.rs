@@ -17,10 +17,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use paceline_protocols::inference::error::{Result, quoted, refuse};
 
 use super::STATUS_PAGE;
 use super::cors::Cors;
-use crate::inference::error::{Result, quoted, refuse};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

@@ -1,9 +1,9 @@
 //! Which requests a page of another site may have sent.
 
 use http::Request;
+use paceline_protocols::inference::error::InferenceError;
 
 use super::*;
-use crate::inference::error::InferenceError;
 
 fn sites() -> Sites {
     let cors = Cors::new(&["https://chat.example".to_owned()]);

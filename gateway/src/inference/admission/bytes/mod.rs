@@ -14,10 +14,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
+use paceline_protocols::inference::error::{InferenceError, Result};
+use paceline_protocols::vllm::encode::AnswerRoom;
 use paceline_vocabulary::Reason;
 use tokio::sync::oneshot;
 
-use crate::inference::error::{InferenceError, Result};
 use crate::lock::lock;
 use crate::metrics::ByteFigures;
 use crate::turns::{Fit, Party, Turns};
@@ -204,11 +205,23 @@ impl ByteHold {
         TakeBytes { hold: Arc::clone(self), kind, bytes, id, given: Some(receiver) }
     }
 
-    /// Counts an answer that has `bytes` bytes now.
-    ///
-    /// # Errors
-    /// More bytes than are left for the answer.
-    pub fn grow_answer(&self, bytes: u64) -> Result<()> {
+    /// Gives back the bytes that are held above `bytes`.
+    pub fn shrink(&self, bytes: u64) {
+        let mut back = ByKind::default();
+        {
+            let mut held = lock(&self.held);
+            for kind in [ByteKind::Answer, ByteKind::Large, ByteKind::Small] {
+                let more = held.sum().saturating_sub(bytes).min(held.get(kind));
+                held.take(kind, more);
+                back.add(kind, more);
+            }
+        }
+        self.budget.give_back(&self.party, back);
+    }
+}
+
+impl AnswerRoom for ByteHold {
+    fn grow_answer(&self, bytes: u64) -> Result<()> {
         let mut held = lock(&self.held);
         let counted = held.get(ByteKind::Answer);
         if bytes <= FREE_BYTES.max(counted) {
@@ -223,20 +236,6 @@ impl ByteHold {
         }
         drop(ledger);
         Err(answer_too_large(counted + more, limit))
-    }
-
-    /// Gives back the bytes that are held above `bytes`.
-    pub fn shrink(&self, bytes: u64) {
-        let mut back = ByKind::default();
-        {
-            let mut held = lock(&self.held);
-            for kind in [ByteKind::Answer, ByteKind::Large, ByteKind::Small] {
-                let more = held.sum().saturating_sub(bytes).min(held.get(kind));
-                held.take(kind, more);
-                back.add(kind, more);
-            }
-        }
-        self.budget.give_back(&self.party, back);
     }
 }
 

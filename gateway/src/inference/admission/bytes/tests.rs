@@ -1,4 +1,5 @@
 use futures::FutureExt as _;
+use paceline_protocols::vllm::encode::AnswerRoom as _;
 
 use super::*;
 
