@@ -14,7 +14,7 @@ step() {
 
 # The pure crates, and the shells whose unit tests are quick. None of them needs MLX, so this also runs where
 # the model crates cannot be built.
-cores="-p paceline-proto -p paceline-system -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
+cores="-p paceline-proto -p paceline-system -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway -p paceline-launcher"
 for manifest in core/*/Cargo.toml settings/Cargo.toml checkpoint/Cargo.toml text/Cargo.toml protocols/Cargo.toml; do
     cores="$cores -p $(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"
 done

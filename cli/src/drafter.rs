@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use paceline_checkpoint::{ModelNotFound, ModelPlaces, ModelRef};
 use paceline_client::channel::{answered, operations};
+use paceline_client::print::process_model;
 use paceline_client::{Failure, Screen};
 use paceline_process::chain;
 use paceline_process::config::WITHOUT_DIRECTORY;
@@ -13,7 +14,6 @@ use paceline_proto::convert::service::ProcessReport;
 use paceline_proto::v1::{StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest};
 
 use crate::args::{DrafterCommand, WaitArgs};
-use crate::status::model;
 
 /// Default wait of the service.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -104,7 +104,7 @@ pub fn timeout_ms(wait: &WaitArgs) -> u32 {
 
 /// A line about a process as it is now.
 pub fn line(name: &str, process: &ProcessReport) -> String {
-    let model = model(process);
+    let model = process_model(process);
     let model = if model.is_empty() { model } else { format!(": {model}") };
     format!("{name} {}{model}\n", process.state.word())
 }

@@ -2,11 +2,11 @@
 
 use paceline_checkpoint::{KnownModel, ModelPlaces, ModelRef};
 use paceline_client::{Failure, Screen};
+use paceline_launcher::fetch::device_report;
 use paceline_process::Loaded;
 use paceline_system::platform;
 use serde::Serialize;
 
-use crate::fetch::device_report;
 use crate::status::aligned;
 
 /// A known model, as the command prints it.

@@ -1,34 +1,28 @@
-//! `paceline`: the command line. Its commands are clients of the service like any other; `serve` is
-//! the parent process of gateway and supervisor. Not here: models, routing, the meaning of tokens,
-//! what `paceline-bench` needs as well (`paceline-client`).
+//! `paceline`: the command line. Its commands are clients of the service like any other. Not here:
+//! `serve` and `service` (`paceline-launcher`), models, routing, the meaning of tokens, what
+//! `paceline-bench` needs as well (`paceline-client`).
 //!
 //! - [`args`] · commands and flags
 //! - [`messages`], [`piped`] · conversations from JSON, text of standard input
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
 //! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`doctor`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
-//! - [`config`], [`flags`] · settings and their sources; flags as settings
-//! - [`fetch`] · models of a hub that are fetched before a start
-//! - [`service`] · the service of systemd or launchd
+//! - [`config`] · settings and their sources
 //! - [`key`] · makes API keys
 //! - [`models`] with [`known_models`], [`rm`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
 //! - [`completions`] · completions of shells and pages of the manual
-//! - [`serve`] · the parent process
 
 pub mod args;
 pub mod ask_once;
 pub mod chat;
 pub mod completions;
 pub mod config;
-mod device;
 pub mod diagnose;
 pub mod doctor;
 pub mod drafter;
 pub mod drain;
 pub mod events;
-pub mod fetch;
-pub mod flags;
 pub mod generate;
 pub mod inspect;
 pub mod key;
@@ -44,8 +38,6 @@ pub mod restart;
 pub mod rm;
 pub mod routes;
 pub mod selftest;
-pub mod serve;
-pub mod service;
 pub mod status;
 pub mod step_costs;
 pub mod stop;
@@ -57,6 +49,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Command};
 use paceline_client::{Screen, program};
+use paceline_launcher::{serve, service};
 
 /// Reads the command line, runs the command and returns its exit code.
 pub fn main(mut words: Vec<OsString>) -> ExitCode {
@@ -79,7 +72,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Ps(args) => ps::run(&args, screen).await,
         Command::Stop(args) => stop::run(&args, screen).await,
         Command::Logs(args) => logs::run(&args),
-        Command::Run(args) => match flags::with_model(*args) {
+        Command::Run(args) => match ask_once::with_model(*args) {
             Ok(args) => ask_once::run(&args, screen).await,
             Err(failure) => Err(failure),
         },

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 use paceline_client::Failure;
+use paceline_launcher::service::orders::Order;
 use paceline_process::{Loaded, RuntimeDir};
 
 use crate::args::{LogsArgs, Process};
-use crate::service::orders::Order;
 
 /// Runs the command. Returns only if it cannot show anything.
 ///

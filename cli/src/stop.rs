@@ -7,11 +7,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_client::args::ConfigArg;
 use paceline_client::{Failure, Screen};
+use paceline_launcher::service;
 use paceline_process::lifecycle::supervisor_stop;
 use paceline_process::{Loaded, RuntimeDir};
 use paceline_system::{Clock, platform};
-
-use crate::service;
 
 /// Interval between two checks whether the service has ended.
 const POLL: Duration = Duration::from_millis(50);

@@ -1,4 +1,7 @@
-//! Figures for people: tables, and bytes.
+//! Figures and parts of the status for people.
+
+use paceline_proto::convert::service::ProcessReport;
+use paceline_proto::v1::RefusedDrafter;
 
 /// A table whose first column is aligned left and whose numbers are aligned right.
 pub struct Table(Vec<Vec<String>>);
@@ -35,6 +38,26 @@ pub fn number(value: Option<f64>, digits: usize) -> String {
 /// An interval in brackets; "-" for none.
 pub fn interval(ends: Option<(f64, f64)>, digits: usize) -> String {
     ends.map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"))
+}
+
+/// Further lines of a text moved in, so that they are seen to belong to the first.
+pub fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
+}
+
+/// The line of a refused drafter.
+pub fn refusal(refused: &RefusedDrafter) -> String {
+    let RefusedDrafter { model, reason } = refused;
+    format!("drafter {model} was refused: {}", indented(reason))
+}
+
+/// The process's model for people, with the size of its weights.
+pub fn process_model(process: &ProcessReport) -> String {
+    match (&process.model, process.weight_bytes) {
+        (None, _) => String::new(),
+        (Some(model), 0) => model.clone(),
+        (Some(model), weight) => format!("{model} ({})", bytes(weight)),
+    }
 }
 
 /// How much of the weights is loaded. Their size is 0 if it is not known.

@@ -7,8 +7,8 @@ use std::process::{ExitCode, Output, Stdio};
 
 use clap::Parser;
 use paceline_process::Loaded;
-use paceline_system::Exit;
 use paceline_system::start;
+use paceline_vocabulary::Exit;
 
 use crate::failure::{Failure, USAGE};
 use crate::screen::Screen;

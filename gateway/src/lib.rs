@@ -11,7 +11,8 @@
 //! - [`orders`]: its orders.
 //! - [`metrics`]: figures for Prometheus, and of the last minutes.
 //! - [`turns`]: waiting in turn.
-//! - [`ending`]: how a gateway ends, and [`successor`] how another one takes its place.
+//! - [`successor`]: how another gateway takes the place of one that ends, which
+//!   `paceline_service_core` decides.
 //! - [`life`]: the number of a gateway's life, and its lock.
 //!
 //! Not here: how text becomes token ids (`text`), which worker serves, restarts of workers, MLX.
@@ -19,7 +20,6 @@
 //! Tasks: one for each connection, one for the attachment to the supervisor, and [`run`], which
 //! decides when the process ends. Prompts and outputs are never logged (I9).
 
-pub mod ending;
 pub mod front;
 pub mod guard;
 pub mod images;
@@ -44,9 +44,9 @@ use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Config, RuntimeDir};
-use paceline_system::Exit;
 use paceline_text::checkpoint::LoadError;
 use paceline_text::prompt::format::ToolCallFormat;
+use paceline_vocabulary::Exit;
 
 pub use run::run;
 

@@ -10,13 +10,14 @@ use paceline_process::lifecycle::ParentWatch;
 use paceline_process::telemetry::trace::{self, Origin};
 use paceline_process::{Loaded, Signals, task, telemetry};
 use paceline_proto::report::GatewayReport;
+use paceline_service_core::ending::Event;
 use paceline_system::environment::env;
+use paceline_system::platform;
 use paceline_system::start;
 use paceline_system::start::PARENT_FD;
-use paceline_system::{Exit, platform};
+use paceline_vocabulary::Exit;
 use tokio::sync::mpsc;
 
-use crate::ending::Event;
 use crate::inference::languages::LanguageOrders;
 use crate::{Setup, StartError, run};
 

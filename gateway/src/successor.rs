@@ -22,11 +22,10 @@ use paceline_process::listen::{self, Front};
 use paceline_process::notify::{
     self, Manager, Notifier, READY_FD, SUCCESSOR_FAILED, SUCCESSOR_READY,
 };
+use paceline_service_core::ending::Event;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixDatagram, UnixStream};
 use tokio::process::Child;
-
-use crate::ending::Event;
 
 /// The successor of this gateway, and who starts it.
 #[derive(Debug)]

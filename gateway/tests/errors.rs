@@ -154,7 +154,7 @@ async fn every_error_of_the_gateway_is_whole() {
             .expect_err("not shown"),
         Reason::Template,
     );
-    stage.send(paceline_gateway::ending::Event::StopAsked).await;
+    stage.send(paceline_service_core::ending::Event::StopAsked).await;
     let _ = stage.ended().await;
     let alone = Stage::new(|config| config.limits.queue_wait_s = 1);
     let status =

@@ -368,7 +368,7 @@ async fn a_gateway_that_stops_refuses_and_ends_what_runs() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let client = HttpClient::new(stage.http);
     let (events, accepted) = begun(&client, &mut fake).await;
-    stage.send(paceline_gateway::ending::Event::StopAsked).await;
+    stage.send(paceline_service_core::ending::Event::StopAsked).await;
     within(async {
         while client.get("/health").await.status == StatusCode::OK {
             tokio::task::yield_now().await;

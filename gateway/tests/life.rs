@@ -3,11 +3,11 @@
 
 use crate::stage::supervisor::{Accepted, Fake};
 use crate::stage::{Stage, is, ready, text, within};
-use paceline_gateway::ending::Event;
 use paceline_proto::internal::v1::{GatewayState, ServiceState};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateResponse;
-use paceline_system::Exit;
+use paceline_service_core::ending::Event;
+use paceline_vocabulary::Exit;
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt;

@@ -130,9 +130,12 @@ impl Pieces {
     pub fn bytes(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum::<usize>() + self.open.len()
     }
+}
 
-    /// Takes the next piece.
-    pub fn next(&mut self) -> Option<Bytes> {
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
         let open = || Some(Bytes::from(std::mem::take(&mut self.open)));
         self.pieces.pop_front().or_else(open).filter(|piece| !piece.is_empty())
     }
@@ -194,7 +197,7 @@ mod tests {
         let mut pieces = WholeAnswer::new(body(false), lists()).pieces();
         assert_eq!(pieces.bytes(), whole.len());
         let mut text = Vec::new();
-        while let Some(piece) = pieces.next() {
+        for piece in pieces.by_ref() {
             assert!(piece.len() <= PIECE_BYTES);
             text.extend_from_slice(&piece);
         }

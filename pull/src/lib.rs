@@ -46,9 +46,9 @@ use std::str::FromStr;
 use clap::Parser;
 use paceline_checkpoint::package::Package;
 use paceline_checkpoint::{ModelName, ModelPlaces, NameError};
-use paceline_system::Exit;
 use paceline_system::environment::env;
 use paceline_system::start;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::chain;
 
 use client::Client;

@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use paceline_system::Exit;
 use paceline_system::exit_at_once;
 use paceline_system::start::{PARENT_FD, inherited_fd};
+use paceline_vocabulary::Exit;
 
 /// Ends this process once the inherited pipe is closed; without one nothing is watched.
 ///

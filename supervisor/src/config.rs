@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_exit_codes_of_core_and_processes_are_the_same() {
         use paceline_supervisor_core::worker::exit_code;
-        use paceline_system::Exit;
+        use paceline_vocabulary::Exit;
         assert_eq!(exit_code::BAD_CONFIGURATION, Exit::Config as i32);
         assert_eq!(exit_code::MODEL_REFUSED, Exit::ModelRefused as i32);
         assert_eq!(exit_code::UNAVAILABLE, Exit::Unavailable as i32);

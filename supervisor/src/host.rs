@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use paceline_checkpoint::digest;
 use paceline_supervisor_core::worker::{Event, WiredReading};
 use paceline_supervisor_core::{Supervisor, WorkerId};
-use paceline_system::{Exit, platform};
+use paceline_system::platform;
+use paceline_vocabulary::Exit;
 use tokio::sync::mpsc::Sender;
 
 use crate::mailbox::Mail;

@@ -53,10 +53,10 @@ use paceline_process::{Config, Loaded, Notifier, RuntimeDir, chain, socket, task
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
 use paceline_supervisor_core::WorkerId;
-use paceline_system::Exit;
 use paceline_system::environment::env;
 use paceline_system::start;
 use paceline_system::start::PARENT_FD;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 

@@ -1,29 +1,6 @@
-//! Exit codes of our processes.
+//! The end of a process without its destructors.
 
-/// How a process of ours ends: its exit codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// Asked to stop.
-    Asked = 0,
-    /// The configuration cannot be used: another start ends the same.
-    Config = 64,
-    /// The model's files are refused: each start with them ends the same.
-    ModelRefused = 65,
-    /// A dependency is missing: a model, a port, another process.
-    Unavailable = 69,
-    /// A bug of this program.
-    Bug = 70,
-    /// The process asks to be started again.
-    RestartMe = 75,
-    /// Host memory is stranded; starting again would make it worse.
-    MemoryStranded = 78,
-}
-
-impl From<Exit> for std::process::ExitCode {
-    fn from(exit: Exit) -> Self {
-        std::process::ExitCode::from(exit as u8)
-    }
-}
+use paceline_vocabulary::Exit;
 
 /// Ends the process at once, without destructors: a thread that cannot be ended may still use what
 /// they would destroy.

@@ -9,4 +9,4 @@ pub mod platform;
 pub mod start;
 
 pub use clock::Clock;
-pub use exit::{Exit, exit_at_once};
+pub use exit::exit_at_once;

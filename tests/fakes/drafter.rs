@@ -22,7 +22,7 @@ use paceline_proto::internal::v1::{
     DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo, LinkPhase, LinkReport,
     WorkerPhase,
 };
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::{
     DraftRequest, DraftShape, DraftTokens, Drafts, Feed, Proposal, ProposalKind, ReadProgress,

@@ -7,7 +7,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ContentPart, GetModelRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::images::{
-    address, base64, data_url, file, image, noise, path, png, seeing, text, turn,
+    address, data_url, file, image, noise, path, png, seeing, text, turn,
 };
 use paceline_tests::{Answer, Stack, chat};
 use serde_json::{Value, json};

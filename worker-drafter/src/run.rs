@@ -17,7 +17,8 @@ use paceline_process::config::{
 use paceline_process::worker::{self, Gate, Inbox, Mail, WorkerContext, WorkerParts, mailbox};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_system::clock::{monotonic_ns, unix_seconds};
-use paceline_system::{Exit, platform};
+use paceline_system::platform;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::chain;
 use paceline_vocabulary::link::Welcome;
 use paceline_vocabulary::report::DrafterInfo;

@@ -13,8 +13,9 @@ use paceline_models::{
 use paceline_process::config::{Config, ConfigError, DrafterQuantize, MTP, TARGET_HEAD};
 use paceline_process::{Loaded, chain};
 use paceline_proto::report::{DeviceReport, DrafterFiles, DrafterReport};
+use paceline_system::platform;
 use paceline_system::start;
-use paceline_system::{Exit, platform};
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::TensorType;
 use paceline_vocabulary::link::Hello;
 

@@ -7,7 +7,7 @@ use clap::Parser;
 use paceline_process::worker::{self, Inbox, WorkerContext, WorkerParts, mailbox};
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::internal::v1::target_server::TargetServer;
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::chain;
 use tonic::service::RoutesBuilder;
 

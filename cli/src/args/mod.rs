@@ -5,8 +5,6 @@ mod config;
 mod diagnose;
 mod models;
 mod run;
-mod serve;
-mod service;
 mod top;
 mod values;
 
@@ -16,17 +14,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use paceline_client::args::{ConfigArg, ServiceArgs};
+use paceline_launcher::args::{ServeArgs, ServiceCommand};
 use paceline_proto::v1;
 
 pub use config::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
 pub use models::{InspectArgs, ModelsArgs, RmArgs};
 pub use run::RunArgs;
-pub use serve::ServeArgs;
-pub use service::{
-    ManagerName, ServiceCommand, ServiceInstall, ServiceLogs, ServiceScope, ServiceStart,
-    ServiceUninstall,
-};
 pub use top::{BadFrameSize, FrameSize, TopArgs};
 pub use values::{BadBias, BadTokenIds, Bias, TokenIds};
 

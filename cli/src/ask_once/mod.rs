@@ -4,6 +4,7 @@
 //!
 //! [`question`] reads the question · [`running`] finds the running service. This file has the order.
 
+mod model;
 mod question;
 mod running;
 
@@ -16,12 +17,14 @@ use paceline_client::failure::RUN;
 use paceline_client::own_service::settings::{Settings, directory};
 use paceline_client::own_service::{self, OwnService};
 use paceline_client::{Failure, Screen, program};
+use paceline_launcher::fetch::fetch_missing;
+use paceline_launcher::flags::Flags;
 use paceline_process::{Loaded, Signals};
+
+pub use model::with_model;
 
 use crate::args::{ChatArgs, HowArgs, RunArgs};
 use crate::chat::converse;
-use crate::fetch::fetch_missing;
-use crate::flags::Flags;
 use crate::generate::{Ask, chat};
 
 /// Key of the drafters.
@@ -134,7 +137,7 @@ async fn served<R>(
 /// # Errors
 /// They contradict each other, or set what a private service has of its own.
 fn flags(args: &RunArgs) -> Result<Flags, Failure> {
-    let flags = Flags::of_run(args)?;
+    let flags = Flags::of_models(&args.model, args.drafter.as_deref(), &args.set)?;
     match OWN_KEYS.iter().find(|key| flags.sets(key)) {
         None => Ok(flags),
         Some(key) => Err(Failure::usage(format!(

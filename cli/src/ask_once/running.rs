@@ -6,11 +6,11 @@ use paceline_client::Failure;
 use paceline_client::args::ServiceArgs;
 use paceline_client::channel::Service;
 use paceline_client::own_service::settings::directory;
+use paceline_launcher::serve::progress::ready;
 use paceline_proto::convert::service::ServiceStatus;
 
 use super::same;
 use crate::args::RunArgs;
-use crate::serve::progress::ready;
 use crate::status::ask;
 
 /// The service that runs in the configuration's runtime directory and serves this model now.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use paceline_client::print::bytes;
+use paceline_client::print::{bytes, refusal};
 use paceline_process::config::DrafterChoice;
 use paceline_process::{Loaded, chain};
 use paceline_proto::convert::service::ServiceStatus;
@@ -13,7 +13,6 @@ use tokio::time::timeout;
 use super::programs::LIMIT;
 use super::{Check, State};
 use crate::inspect::{described, verdict};
-use crate::status::refusal;
 
 /// Checks the model of the running service, else the configured one.
 pub(super) async fn check(loaded: &Loaded, status: Option<&ServiceStatus>) -> Vec<Check> {

@@ -10,6 +10,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use paceline_client::channel::{OwnAddresses, reachable};
 use paceline_client::print::bytes;
+use paceline_launcher::serve::listeners::unusable;
+use paceline_launcher::service;
 use paceline_process::config::GatewayConfig;
 use paceline_process::{Loaded, RuntimeDir, chain, keys, runtime_dir};
 use paceline_system::platform;
@@ -18,8 +20,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, State};
-use crate::serve::listeners::unusable;
-use crate::service;
 
 /// Longest wait for a connection to an address of this machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);

@@ -11,6 +11,7 @@ use paceline_client::channel::Service;
 use paceline_client::compare::first_difference;
 use paceline_client::program::beside;
 use paceline_client::{Failure, message};
+use paceline_launcher::serve::progress::ready;
 use paceline_process::RuntimeDir;
 use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
 use paceline_proto::v1::ProcessState;
@@ -21,7 +22,6 @@ use tokio::time::timeout;
 use super::Check;
 use crate::args::{HowArgs, Route};
 use crate::generate::{Ask, chat};
-use crate::serve::progress::ready;
 use crate::status::uptime;
 
 /// Longest wait for the answers of both lanes.

@@ -14,14 +14,14 @@ use paceline_checkpoint::{ModelPlaces, ModelRef, name_of};
 use paceline_client::own_service::settings::directory;
 use paceline_client::program::output;
 use paceline_client::{Failure, Screen};
+use paceline_launcher::device;
+use paceline_launcher::fetch::plan::ask;
 use paceline_process::config::{LOOKUP, TARGET_HEAD};
 use paceline_process::{Loaded, chain};
 use paceline_proto::report::{DeviceReport, GatewayReport};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
-use crate::device;
-use crate::fetch::plan::ask;
 
 pub use text::verdict;
 

@@ -6,13 +6,11 @@ mod routing;
 use std::path::Path;
 
 use paceline_client::channel::{ANSWER_TIMEOUT, answered, operations};
-use paceline_client::print::{bytes, share};
+use paceline_client::print::{bytes, indented, process_model, refusal, share};
 use paceline_client::{Failure, Screen, program};
 use paceline_process::config::Config;
 use paceline_process::{Loaded, RuntimeDir};
-use paceline_proto::convert::service::{
-    LinkReport, ProcessReport, RefusedDrafter, ServedModel, ServiceStatus,
-};
+use paceline_proto::convert::service::{LinkReport, RefusedDrafter, ServedModel, ServiceStatus};
 use paceline_proto::v1::{ImageLimits, KvReduction, ProcessState, StatusRequest};
 use serde_json::json;
 
@@ -54,12 +52,6 @@ fn limits_words(limits: &ImageLimits) -> String {
     )
 }
 
-/// The line of a refused drafter.
-pub fn refusal(refused: &RefusedDrafter) -> String {
-    let RefusedDrafter { model, reason } = refused;
-    format!("drafter {model} was refused: {}", indented(reason))
-}
-
 /// The table for people.
 pub fn table(status: &ServiceStatus) -> String {
     let head = ["PROCESS", "STATE", "PID", "RESTARTS", "UP", "MODEL"].map(str::to_owned);
@@ -78,7 +70,7 @@ pub fn table(status: &ServiceStatus) -> String {
             alive(process.pid.unwrap_or_default().to_string()),
             process.restarts.to_string(),
             alive(uptime(process.uptime_s)),
-            model(process),
+            process_model(process),
         ]);
         if let Some(reason) = &process.reason {
             reasons.push_str(&format!("{name}: {}\n", indented(reason)));
@@ -206,20 +198,6 @@ pub fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect()
-}
-
-/// The process's model for people, with the size of its weights.
-pub fn model(process: &ProcessReport) -> String {
-    match (&process.model, process.weight_bytes) {
-        (None, _) => String::new(),
-        (Some(model), 0) => model.clone(),
-        (Some(model), weight) => format!("{model} ({})", bytes(weight)),
-    }
-}
-
-/// Further lines of a text moved in, so that they are seen to belong to the first.
-pub fn indented(text: &str) -> String {
-    text.trim_end().replace('\n', "\n    ")
 }
 
 /// A duration for people.

@@ -19,9 +19,11 @@
 //! - [`trace`] has the place of a span in a trace.
 //! - [`mean`] has the exponential mean.
 //! - [`sampling`] has the parameters by which tokens are chosen.
+//! - [`Exit`] has the exit codes of our processes.
 //! - [`chain()`] writes an error and its causes in one line.
 
 mod chain;
+mod exit;
 pub mod generation;
 pub mod grammar;
 pub mod ids;
@@ -39,6 +41,7 @@ pub mod trace;
 mod words;
 
 pub use chain::chain;
+pub use exit::Exit;
 pub use ids::{Epoch, KeyId, ModelMark, RequestId, Term};
 pub use lane::{Force, Lane, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;

@@ -16,7 +16,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_gateway::ending::Event;
 use paceline_gateway::guard::Guard;
 use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::life::Life;
@@ -28,8 +27,9 @@ use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, ContentPart, GenerateRequest, Limits, Message, TokenIds};
-use paceline_system::Exit;
+use paceline_service_core::ending::Event;
 use paceline_text::prompt::Language;
+use paceline_vocabulary::Exit;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};

@@ -23,7 +23,8 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::config::Config;
-use paceline_system::{Clock, Exit, platform};
+use paceline_system::{Clock, platform};
+use paceline_vocabulary::Exit;
 
 pub use record::WorkerRecord;
 pub use upkeep::Kept;

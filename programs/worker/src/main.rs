@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use paceline_process::telemetry;
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 
 fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();

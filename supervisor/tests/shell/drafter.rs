@@ -20,7 +20,7 @@ use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::DrafterPlan;
 use paceline_supervisor_core::worker;
 use paceline_supervisor_core::{WorkerId, WorkerSlot};
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;

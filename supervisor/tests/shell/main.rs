@@ -21,8 +21,8 @@ use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusR
 use paceline_supervisor::boot_mark::BootMark;
 use paceline_supervisor::mailbox::Stop;
 use paceline_supervisor_core::drafter::DrafterPlan;
-use paceline_system::Exit;
 use paceline_system::clock::monotonic_ns;
+use paceline_vocabulary::Exit;
 
 use paceline_supervisor::status::OwnProcess;
 use paceline_supervisor::{Setup, run};

@@ -6,7 +6,8 @@ use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{DrainRequest, EventsRequest, Process, ProcessState, RestartRequest};
 use paceline_supervisor_core::worker;
-use paceline_system::{Clock, Exit};
+use paceline_system::Clock;
+use paceline_vocabulary::Exit;
 use tonic::Code;
 
 use crate::{Stack, TERM, assert_retryable, batch, failure, request, state, within};

@@ -1,7 +1,7 @@
 //! The page as texts and numbers: everything that is drawn, and nothing about where. Texts from
 //! outside are harmless here.
 
-use paceline_client::print::{bytes, share as loaded_share};
+use paceline_client::print::{self, bytes, share as loaded_share};
 use paceline_proto::convert::service::{
     KvReport, LinkReport, MemoryReport, ProcessReport, ServedRoute, ServiceStatus,
 };
@@ -244,7 +244,7 @@ fn process_row(name: &'static str, process: &ProcessReport) -> ProcessRow {
         epoch: process.epoch.to_string(),
         restarts: process.restarts.to_string(),
         uptime: alive(status::uptime(process.uptime_s)),
-        model: harmless(&status::model(process)),
+        model: harmless(&print::process_model(process)),
     }
 }
 
@@ -270,7 +270,7 @@ fn reasons(status: &ServiceStatus) -> Vec<String> {
         }
     }
     let others = status::other_refusals(status);
-    reasons.extend(others.map(|refused| harmless(&status::refusal(refused))));
+    reasons.extend(others.map(|refused| harmless(&print::refusal(refused))));
     if let Some(reason) = &status.link.reason
         && status.link.state != "up"
     {

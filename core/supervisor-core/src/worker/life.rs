@@ -9,7 +9,7 @@ use paceline_vocabulary::{Epoch, Millis};
 
 use crate::capacity::Capacity;
 
-/// Exit codes of our own programs. A test of the shell compares them with `paceline_system::Exit`.
+/// Exit codes of our own programs. A test of the shell compares them with `paceline_vocabulary::Exit`.
 pub mod exit_code {
     /// Bad configuration.
     pub const BAD_CONFIGURATION: i32 = 64;

@@ -14,6 +14,7 @@ use paceline_proto::internal::v1::SupervisorNotice;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_protocols::inference::error::InferenceError;
+use paceline_service_core::ending::Event;
 use paceline_vocabulary::report::{GatewayReport, ImageLimits};
 use paceline_vocabulary::state::GatewayState;
 use paceline_vocabulary::{Epoch, ModelMark, Reason, Term, chain};
@@ -24,7 +25,6 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::wire;
-use crate::ending::Event;
 use crate::images::limits_of;
 use crate::inference::languages::Languages;
 use crate::inference::standing::{Attached, ServiceState, Standing};

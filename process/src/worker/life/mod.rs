@@ -16,7 +16,8 @@ use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::{Kept, RuntimeDirError, WorkerRecord};
 use crate::telemetry::trace::{self, Origin};
 use crate::{Config, Loaded, RuntimeDir, Signals, chain, socket, task, telemetry};
-use paceline_system::{Clock, Exit, platform};
+use paceline_system::{Clock, platform};
+use paceline_vocabulary::Exit;
 
 /// How long a worker that failed to load stays, so that a heartbeat brings the reason to the
 /// supervisor: three intervals of heartbeats. An operator learns within a second that a drafter is

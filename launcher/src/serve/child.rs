@@ -23,12 +23,12 @@ use paceline_process::notify::{
     self, ALIVE, MANAGER_VARIABLES, MESSAGE_BYTES, NOTIFY_FD, READY, SUCCESSOR_WANTED,
 };
 use paceline_process::{Loaded, RuntimeDir, listen, telemetry};
+use paceline_service_core::launch::ChildEnd;
+use paceline_service_core::member::Member;
 use paceline_system::platform;
 use paceline_system::start::{PARENT_FD, RESTARTS};
 
-use super::core::ChildEnd;
 use super::listeners::{FrontListeners, TurnedAway};
-use super::member::Member;
 
 /// Log files are set aside above this.
 const LOG_BYTES: u64 = 8 << 20;

@@ -1,18 +1,15 @@
 //! `paceline serve`: the parent of gateway and supervisor. It holds the front listeners and the
 //! service's lock, and starts both processes. It restarts either within a budget, replaces one that
-//! gives no sign of life, shows the progress of loading, and stops everything in order. [`core`]
-//! decides, with [`watchdog`]; [`child`] starts, [`progress`] and [`drafter_lines`] make the lines.
+//! gives no sign of life, shows the progress of loading, and stops everything in order.
+//! `paceline_service_core` decides; [`child`] starts, [`progress`] and [`drafter_lines`] make the lines.
 //! This file is the loop between them.
 
 pub mod child;
-pub mod core;
 pub mod drafter_lines;
 pub mod listeners;
 mod loadable;
-pub mod member;
 pub mod progress;
 mod refusal;
-pub mod watchdog;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +19,7 @@ use paceline_checkpoint::ModelPlaces;
 use paceline_client::channel::reachable;
 use paceline_client::failure::{INTERRUPTED, USAGE};
 use paceline_client::own_service::remove_own_dir;
+use paceline_client::print::indented;
 use paceline_client::program::beside;
 use paceline_client::{Failure, Screen};
 use paceline_process::config::SupervisorConfig;
@@ -32,20 +30,20 @@ use paceline_process::{Config, ConfigError, Loaded, RuntimeDir, Signals, chain, 
 use paceline_proto::convert::service::ServiceStatus;
 use paceline_proto::v1::StatusRequest;
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_system::{Clock, Exit, platform};
+use paceline_service_core::launch::{Action, Bounds, ChildEnd, Event, Notice, Service};
+use paceline_service_core::member::{BOTH, Member};
+use paceline_system::{Clock, platform};
+use paceline_vocabulary::Exit;
 use tokio::sync::mpsc;
 
 use self::child::{Child, ChildSpawner, News};
-use self::core::{Action, Bounds, ChildEnd, Event, Notice, Service};
 use self::drafter_lines::DrafterLines;
 use self::listeners::{FrontListeners, TurnedAway};
-use self::member::{BOTH, Member};
 use self::progress::{Progress, Show};
 use self::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 use crate::args::ServeArgs;
 use crate::fetch::fetch_missing;
 use crate::flags::{BadFlags, Flags};
-use crate::status::indented;
 
 /// Interval between two requests for the status once the service is ready: a laptop's cores may sleep in between.
 const READY_STATUS_POLL: Duration = Duration::from_secs(1);

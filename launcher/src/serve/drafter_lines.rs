@@ -5,7 +5,7 @@ use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
 use paceline_proto::v1::ProcessState;
 
 use super::progress;
-use crate::status::{model, refusal};
+use paceline_client::print::{process_model, refusal};
 
 /// The drafter is shown once: a later swap or stop is an operator's own order.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl DrafterLines {
 fn used(drafter: &ProcessReport, link: &str) -> Option<String> {
     let linked = matches!(link, "up" | "suspect");
     match drafter.state {
-        ProcessState::Ready | ProcessState::Suspect if linked => Some(model(drafter)),
+        ProcessState::Ready | ProcessState::Suspect if linked => Some(process_model(drafter)),
         ProcessState::Absent => Some("none".to_owned()),
         ProcessState::Stopped | ProcessState::Failed => {
             let reason = drafter.reason.as_deref().unwrap_or_default();

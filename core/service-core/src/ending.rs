@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::Millis;
 
 /// Running requests get this long after the first request to stop.

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use paceline_checkpoint::{ModelRef, SMOLLM2};
+use paceline_checkpoint::ModelRef;
 use paceline_client::Failure;
 use paceline_process::config::{Assignment, ConfigError, DrafterModels};
 use paceline_process::{Loaded, chain};
@@ -12,7 +12,7 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 use serde::de::value::StrDeserializer;
 
-use crate::args::{RunArgs, ServeArgs};
+use crate::args::ServeArgs;
 
 /// The word for no drafter and for no HTTP service.
 const OFF: &str = "off";
@@ -82,14 +82,18 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The settings of the flags of `run`.
+    /// The settings of the flags `--model`, `--drafter` and `--set`.
     ///
     /// # Errors
     /// A flag and a `--set` of its key.
-    pub fn of_run(args: &RunArgs) -> Result<Self, BadFlags> {
+    pub fn of_models(
+        model: &str,
+        drafter: Option<&str>,
+        set: &[Assignment],
+    ) -> Result<Self, BadFlags> {
         let mut flags = Self::default();
-        flags.add_models(Some(&args.model), args.drafter.as_deref());
-        flags.add_set(&args.set)?;
+        flags.add_models(Some(model), drafter);
+        flags.add_set(set)?;
         Ok(flags)
     }
 
@@ -148,22 +152,6 @@ impl Flags {
     }
 }
 
-/// The arguments of `run` with a model: if none is named, that of the configuration, and never a
-/// stand-in.
-///
-/// # Errors
-/// The configuration cannot be used.
-pub fn with_model(mut args: RunArgs) -> Result<RunArgs, Failure> {
-    if args.model.is_empty() {
-        let loaded = Loaded::find(args.config.config.as_deref())?;
-        args.model = match loaded.has_stand_in() {
-            true => SMOLLM2.to_owned(),
-            false => loaded.config.target.model,
-        };
-    }
-    Ok(args)
-}
-
 /// The name of a model as it means the same in every directory: a relative directory becomes
 /// absolute, other names stay.
 fn absolute(model: &str) -> String {
@@ -207,20 +195,6 @@ mod tests {
         let mut args = ServeArgs::default();
         args.config.config = Some("/dev/null".into());
         args
-    }
-
-    #[test]
-    fn run_without_a_model_takes_that_of_the_configuration_else_smollm2() {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        let model = |named: &str, configured: &str| {
-            std::fs::write(file.path(), configured).expect("written");
-            let mut args = RunArgs { model: named.to_owned(), ..RunArgs::default() };
-            args.config.config = Some(file.path().to_owned());
-            with_model(args).expect("accepted").model
-        };
-        assert_eq!(model("", ""), "smollm2");
-        assert_eq!(model("", "target.model = \"org/name\""), "org/name");
-        assert_eq!(model("./d", "target.model = \"org/name\""), "./d");
     }
 
     fn settings(args: &ServeArgs) -> Vec<(&'static str, String)> {

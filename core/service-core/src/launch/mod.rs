@@ -20,11 +20,11 @@
 //! ```
 
 use paceline_supervisor_core::worker::{Restart, RestartBudget, RestartPauses};
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 use paceline_vocabulary::Millis;
 
-use super::member::{BOTH, Member};
-use super::watchdog::Watchdog;
+use crate::member::{BOTH, Member};
+use crate::watchdog::Watchdog;
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

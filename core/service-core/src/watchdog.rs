@@ -7,7 +7,7 @@
 
 use paceline_vocabulary::Millis;
 
-use super::member::{BOTH, Member};
+use crate::member::{BOTH, Member};
 
 /// Interval at which this process has to run to count time.
 const TICK_MS: u64 = 1_000;

@@ -4,12 +4,11 @@
 use std::path::Path;
 
 use paceline_checkpoint::name_of;
+use paceline_client::print::indented;
 use paceline_client::print::{bytes, share};
 use paceline_proto::convert::service::{ProcessReport, ServiceStatus};
 use paceline_proto::v1::ProcessState;
 use paceline_vocabulary::Millis;
-
-use crate::status::indented;
 
 /// Share of the weights that is read before the rest's time is estimated.
 const LEAST_PERCENT: u64 = 3;

@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use paceline_process::config::GatewayConfig;
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::task;
-use paceline_system::{Clock, Exit};
+use paceline_system::Clock;
+use paceline_vocabulary::Exit;
 use tokio::task::JoinHandle;
 
 use super::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};

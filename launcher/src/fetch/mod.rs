@@ -306,7 +306,7 @@ fn refusal(
 }
 
 /// The device as the worker finds it; without it by the configuration and the system's own figures.
-pub(crate) async fn device_report(loaded: &Loaded) -> DeviceReport {
+pub async fn device_report(loaded: &Loaded) -> DeviceReport {
     let asked = tokio::time::timeout(DEVICE_TIMEOUT, device::ask(loaded, None, None)).await;
     if let Ok(Ok(report)) = asked {
         return report;

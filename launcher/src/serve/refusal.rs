@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_system::Exit;
+use paceline_vocabulary::Exit;
 
 /// Interval between two requests for the status, until the service is ready.
 pub(super) const STATUS_POLL: Duration = Duration::from_millis(200);

@@ -15,7 +15,7 @@ use paceline_proto::report::DeviceReport;
 ///
 /// # Errors
 /// The worker's program is missing, or the model cannot be loaded.
-pub(crate) async fn ask(
+pub async fn ask(
     loaded: &Loaded,
     model: Option<&str>,
     drafter: Option<&str>,
@@ -36,7 +36,7 @@ pub(crate) async fn ask(
 ///
 /// # Errors
 /// The files are missing, broken, or of a family that is not served.
-pub(crate) async fn plan_of(dir: PathBuf, options: PlanOptions) -> Result<CheckpointPlan, Failure> {
+pub async fn plan_of(dir: PathBuf, options: PlanOptions) -> Result<CheckpointPlan, Failure> {
     let read = move || ServedCheckpoint::open(&dir, &options).and_then(|served| served.plan());
     let plan = tokio::task::spawn_blocking(read).await;
     let plan = plan.map_err(|error| Failure::refused_here(chain(&error)))?;
