@@ -38,7 +38,7 @@ fn mlx_rpath_to(lib_dir: &str, os: &str, cuda: bool) {
     }
 }
 
-/// On Linux libmlx shall call the `cblas_sgemm` of an executable that has one (paceline-blas): the
+/// On Linux libmlx shall call the `cblas_sgemm` of an executable that has one (paceline-cpu): the
 /// dynamic linker searches the executable first, but only among the symbols it exports.
 #[allow(clippy::print_stdout, reason = "a build script answers on stdout")]
 fn export_blas(os: &str) {

@@ -7,9 +7,9 @@ set -eu
 . "$(dirname -- "$0")/lib.sh"
 
 # Names of crates, as one extended regular expression over the whole name.
-NO_RUNTIME='(tokio|tonic|prost|hyper|axum|mlx|paceline-(proto|process|link|models|blas|supervisor.*|gateway))(-.*)?|mlx-(rs|sys)|nix|mio|socket2'
+NO_RUNTIME='(tokio|tonic|prost|hyper|axum|mlx|paceline-(proto|process|link|models|cpu|supervisor.*|gateway))(-.*)?|mlx-(rs|sys)|nix|mio|socket2'
 # The protocols of clients know the messages of proto/, and so prost.
-NO_SERVER='(tokio|tonic|hyper|axum|mlx|paceline-(process|link|models|blas|supervisor.*|gateway))(-.*)?|mlx-(rs|sys)|nix|mio|socket2'
+NO_SERVER='(tokio|tonic|hyper|axum|mlx|paceline-(process|link|models|cpu|supervisor.*|gateway))(-.*)?|mlx-(rs|sys)|nix|mio|socket2'
 NO_SYSTEM="$NO_RUNTIME|libc|rustix|getrandom|rand"
 
 # forbidden PACKAGE NAMES: what the package must not have and has, one name a line. Platforms other than this one count too.

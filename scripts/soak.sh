@@ -68,7 +68,7 @@ soak "100,000 schedules of the supervisor on a simulated machine" \
 # The dev profile: loom is optimized there as well.
 # shellcheck disable=SC2086
 soak "The pool of helper threads with one more preemption in each model" \
-    cargo_test $LOCKED -p paceline-blas --test pool_model -- --ignored
+    cargo_test $LOCKED -p paceline-cpu --test pool_model -- --ignored
 # The dev profile: freed rows of the KV store are filled with NaN there.
 # shellcheck disable=SC2086
 soak "200 shapes of schemas, 50 schemas in every way, and the time of a mask" \

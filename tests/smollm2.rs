@@ -268,7 +268,7 @@ fn rounding_to_integers_costs_no_more_than_in_llama_cpp() {
         return;
     };
     let stack = Stack::ready("target.model = \"smollm2\"\n");
-    let windows: Vec<Vec<u32>> = ["docs/drafters.md", "docs/sampling.md", "blas/src/pool/mod.rs"]
+    let windows: Vec<Vec<u32>> = ["docs/drafters.md", "docs/sampling.md", "cpu/src/pool/mod.rs"]
         .into_iter()
         .flat_map(|file| {
             let text = std::fs::read_to_string(repository().join(file)).expect("a text");

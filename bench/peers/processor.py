@@ -41,7 +41,7 @@ def built(system):
 
 
 def chosen(text):
-    """The instruction set that our kernels choose on this processor: blas/src/kernel/mod.rs."""
+    """The instruction set that our kernels choose on this processor: cpu/src/kernel/mod.rs."""
     flags = set(text.split())
     if {"avx2", "fma", "f16c"} <= flags:
         return "avx512" if {"avx512f", "avx512bw", "avx512vl"} <= flags else "avx2"

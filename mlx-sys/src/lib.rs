@@ -16,7 +16,7 @@
 //! - **The system** has a C++20 compiler, libclang, and on Linux OpenBLAS: the BLAS that comes with
 //!   the wheel is about thirty times slower. The executable names OpenBLAS before libmlx, and the
 //!   dynamic linker takes the first. Before both comes the executable itself, where it exports a
-//!   `cblas_sgemm` (rpath.rs): that is how the crate `blas` gets them. Debian: `apt install g++
+//!   `cblas_sgemm` (rpath.rs): that is how the crate `cpu` gets them. Debian: `apt install g++
 //!   clang libclang-dev libopenblas-dev python3-pip`. macOS: `xcode-select --install`.
 //! - **At run time** executables find libmlx in `../lib/paceline` beside their own directory, else
 //!   in the cache; rpath.rs says what a package must do for that. An installation copies there what

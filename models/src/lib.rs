@@ -16,7 +16,7 @@
 //!  load · transfer · hidden_states    checkpoints; arrays and hidden states as bytes
 //!  layers                             what model families share; masks and positions
 //!  batch · kv · sample · vision       a forward's input and output; the KV store; tokens; images
-//!  target                             one file per architecture
+//!  families                           one file per architecture
 //!  draft                              one file per drafter kind
 //! ```
 
@@ -25,6 +25,7 @@ pub mod device;
 pub mod draft;
 mod error;
 pub mod exact_lanes;
+pub mod families;
 mod hidden_states;
 mod id_cell;
 mod info;
@@ -34,7 +35,6 @@ pub mod load;
 pub mod products;
 pub mod sample;
 mod segment;
-pub mod target;
 #[cfg(any(debug_assertions, feature = "test-graph"))]
 pub mod testing;
 pub mod transfer;
@@ -47,6 +47,10 @@ pub use draft::{
     Quantize, TokenDraft, load_draft, plan_draft,
 };
 pub use error::ModelError;
+pub use families::{
+    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, planned_hello,
+    prepare_next, take_prepared,
+};
 pub use hidden_states::{HiddenStates, HostHiddenStates};
 pub use id_cell::IdCell;
 pub use info::TargetInfo;
@@ -57,7 +61,3 @@ pub use mlx_rs::{Array, Dtype};
 pub use paceline_checkpoint::RecurrentSizes;
 pub use products::{Products, ProductsChoice, ProductsError};
 pub use segment::{Segment, SequenceId};
-pub use target::{
-    LoadOptions, PreparedStep, Target, load_target, load_target_with, plan_target, planned_hello,
-    prepare_next, take_prepared,
-};

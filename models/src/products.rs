@@ -29,7 +29,7 @@ static REQUIRED: AtomicBool = AtomicBool::new(false);
 /// Makes the choice for this process. The device must have been chosen.
 ///
 /// # Errors
-/// [`ProductsChoice::Integer`] where the crate `blas` does not compute.
+/// [`ProductsChoice::Integer`] where the crate `cpu` does not compute.
 pub fn choose(choice: ProductsChoice) -> Result<Products, ProductsError> {
     let obstacle = obstacle();
     let products = match (choice, obstacle) {
@@ -71,10 +71,10 @@ pub(crate) fn products() -> Products {
 
 /// Instruction set of the kernels by which this process computes; `None` where MLX computes.
 pub fn instructions() -> Option<&'static str> {
-    paceline_blas::instructions().filter(|_| obstacle().is_none())
+    paceline_cpu::instructions().filter(|_| obstacle().is_none())
 }
 
-/// Why the crate `blas` does not compute here, in words; `None`: it does.
+/// Why the crate `cpu` does not compute here, in words; `None`: it does.
 #[cfg(target_os = "linux")]
 fn obstacle() -> Option<String> {
     use crate::device::allows_nodes;
@@ -83,7 +83,7 @@ fn obstacle() -> Option<String> {
     (!allows_nodes()).then(|| found.to_owned())
 }
 
-/// Why the crate `blas` does not compute here, in words.
+/// Why the crate `cpu` does not compute here, in words.
 #[cfg(not(target_os = "linux"))]
 fn obstacle() -> Option<String> {
     Some(std::env::consts::OS.to_owned())
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(choose(choice), Ok(expected), "{choice:?}");
             assert_eq!((products(), super::choice()), (expected, choice));
         }
-        assert_eq!(instructions(), paceline_blas::instructions());
+        assert_eq!(instructions(), paceline_cpu::instructions());
     }
 
     #[test]

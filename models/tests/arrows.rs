@@ -22,7 +22,7 @@ const ORDER: [&str; 19] = [
     "kv",
     "sample",
     "vision",
-    "target",
+    "families",
     "draft",
     "lib",
 ];

@@ -60,7 +60,7 @@ pub fn reference(ask: Ask) -> Ask {
 }
 
 /// Whether two runs may differ nowhere: on Linux the CPU's rows have the same bits in any batch and
-/// any chunk (`blas`). Accelerate and GPUs sum in an order that depends on the batch.
+/// any chunk (`cpu`). Accelerate and GPUs sum in an order that depends on the batch.
 pub(crate) fn bit_equal() -> bool {
     cfg!(target_os = "linux") && !Path::new("/dev/nvidiactl").exists()
 }

@@ -11,12 +11,12 @@ use paceline_checkpoint::families::is_tied;
 use super::vocabulary::{RowsById, proposed_ids};
 use super::{DraftInfo, DraftOptions, Kind, forms};
 use crate::error::Result;
+use crate::families::{self, AssistedLayers, AssistedTarget};
 use crate::layers::{Embedding, Linear, NormWeight, RmsNorm};
 use crate::load::{
     CheckpointError, ConfigJson, Layout, LoadError, Packing, StoragePlan, Tensors, WeightForms,
     Weights,
 };
-use crate::target::{self, AssistedLayers, AssistedTarget};
 
 /// Where the families that are served keep their parts.
 const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH_VISION[1]];
@@ -141,8 +141,8 @@ impl FoundParts {
         let (vocab, hidden) = (config.size("vocab_size")?, config.size("hidden_size")?);
         check_sizes(info, vocab, hidden)?;
         match parts {
-            Borrows::Ends => target::check_hybrid(&config)?,
-            Borrows::GlmEnds => target::check_glm_ocr(&config)?,
+            Borrows::Ends => families::check_hybrid(&config)?,
+            Borrows::GlmEnds => families::check_glm_ocr(&config)?,
             Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => {}
         }
         let mut files = Tensors::open(target)?;
@@ -163,7 +163,7 @@ impl FoundParts {
             return Err(LoadError::from(CheckpointError::Missing { name: weight(last) }));
         }
         let norms = match parts {
-            Borrows::Ends => target::stored_norms(&files)?,
+            Borrows::Ends => families::stored_norms(&files)?,
             _ => NormWeight::Whole,
         };
         match parts {

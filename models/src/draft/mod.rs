@@ -51,6 +51,7 @@ pub use info::DraftInfo;
 pub use options::{DraftOptions, Quantize};
 
 use crate::error::{ModelError, Result};
+use crate::families::AssistedTarget;
 use crate::kv::{KvStore, LayerKv};
 use crate::layers::{Linear, NormWeight};
 use crate::load::{
@@ -60,7 +61,6 @@ use crate::products::{device_kind, products};
 use crate::sample::RowRule;
 use crate::sample::noise::NoiseKey;
 use crate::segment::SequenceId;
-use crate::target::AssistedTarget;
 use crate::vision::ImagePlacement;
 
 /// Completes a drafter's description by its target's config.json.
@@ -246,7 +246,7 @@ pub struct DraftBatch {
     /// The target's embeddings, part by part: `[sum of DraftInfo::embedding_rows, hidden]`; `None`
     /// without rows.
     pub embeddings: Option<Array>,
-    /// Images of sequences that have some, for heads that turn by three positions and for models
+    /// Images of sequences that have some, for heads that rotate by three positions and for models
     /// that leave out rows of images. Sequences that are not among them have text alone.
     pub images: Vec<(SequenceId, Vec<ImagePlacement>)>,
 }

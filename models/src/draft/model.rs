@@ -26,12 +26,12 @@ use super::{
 };
 use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
+use crate::families::{self, Target, TargetFiles};
 use crate::kv::KvStore;
 use crate::layers::Positions;
 use crate::load::{ConfigJson, LoadError, count_token_ids};
 use crate::sample::DraftedIds;
 use crate::segment::Segment;
-use crate::target::{self, Target, TargetFiles};
 use crate::vision::ImagePlacement;
 
 /// Rows of the longest block. Each draft costs a forward, so a target asks for few; 16 is the block
@@ -107,7 +107,7 @@ impl Model {
         let DrafterFiles { dir, config, weights, weight_bytes, quantize, .. } = files;
         let info = info(config, dir, weight_bytes)?;
         let weights = weights.quantizing(quantize.bits());
-        let model = target::load_opened(TargetFiles { dir, config, weights, weight_bytes })?;
+        let model = families::load_opened(TargetFiles { dir, config, weights, weight_bytes })?;
         let id_limit = info.vocab.unwrap_or(model.info().vocab) as u32;
         let facts = DraftFacts { info, kv_layers: model.kv_layers(), dtype: model.dtype() };
         Ok(Self { facts, model, id_limit })

@@ -30,9 +30,9 @@ use super::mtp_glm;
 use super::mtp_head::Head;
 use super::next_token::NextToken;
 use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind};
+use crate::families::{glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_hybrid, stored_norms};
 use crate::layers::{Linear, NormWeight, RmsNorm};
 use crate::load::{CheckpointError, ConfigJson, LoadError, Tensors};
-use crate::target::{glm_ocr_sizes, hybrid_layer, hybrid_sizes, is_hybrid, stored_norms};
 
 /// Rows of the longest block: the bonus token's and 3 drafts. Heads are trained for one draft, and
 /// those after it read the head's own output. mlx-vlm and vLLM draft 1 to 3 tokens with them. Not

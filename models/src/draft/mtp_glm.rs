@@ -17,9 +17,9 @@
 
 use super::mtp_head::Head;
 use super::{DraftFacts, DraftInfo, DrafterFiles};
+use crate::families::{glm_ocr_layer, glm_ocr_sizes};
 use crate::layers::{Linear, NormWeight, RmsNorm};
 use crate::load::{CheckpointError, LoadError, Tensors};
-use crate::target::{glm_ocr_layer, glm_ocr_sizes};
 
 /// The name of the layer with a dot after it, if a checkpoint has one.
 pub(super) fn layer(files: &Tensors) -> Option<String> {

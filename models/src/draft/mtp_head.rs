@@ -6,10 +6,10 @@ use mlx_rs::ops::concatenate;
 use super::next_token::{NextTokenModel, Scores};
 use super::{DraftFacts, TargetEnds};
 use crate::error::Result;
+use crate::families::AttendingLayer;
 use crate::kv::KvStore;
 use crate::layers::{Linear, RmsNorm, Rope, RopeTables};
 use crate::segment::QuerySegments;
-use crate::target::AttendingLayer;
 
 /// The weights of a head. Fields have the names of Qwen's tensors.
 pub(super) struct Head {

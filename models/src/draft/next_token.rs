@@ -31,7 +31,7 @@ pub(super) trait NextTokenModel {
     /// Facts of the drafter. Ids below its vocabulary have an embedding, and no others are proposed.
     fn facts(&self) -> &DraftFacts;
 
-    /// How the heads of its layer turn.
+    /// How the heads of its layer rotate.
     fn rope(&self) -> &Rope;
 
     /// Hidden states of the target `[R, feature layers · hidden]` → what a context row reads of
@@ -162,8 +162,8 @@ impl ContextRows {
     }
 }
 
-/// Positions of rows, each of a part (its index) at an absolute position. Heads that turn by three
-/// positions turn by those that the target gives to the rows of images and to the text after them.
+/// Positions of rows, each of a part (its index) at an absolute position. Heads that rotate by three
+/// positions rotate by those that the target gives to the rows of images and to the text after them.
 /// Other heads count rows, whatever is in the rows.
 fn row_positions(
     batch: &DraftBatch,
@@ -196,8 +196,8 @@ impl<M: NextTokenModel> NextToken<M> {
         self.info().vocab.unwrap_or(0) as u32
     }
 
-    /// The turns of rows, each of a part (its index) at an absolute position.
-    fn turns(
+    /// The rotations of rows, each of a part (its index) at an absolute position.
+    fn rotations(
         &self,
         batch: &DraftBatch,
         rows: impl Iterator<Item = (usize, i32)>,
@@ -227,7 +227,7 @@ impl<M: NextTokenModel> NextToken<M> {
         // A target may have padding ids that have no embedding here.
         let known = |id: u32| if id < self.vocab() { id } else { 0 };
         let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
-        let rope = self.turns(batch, context.rows().map(|row| (row.part, row.position)))?;
+        let rope = self.rotations(batch, context.rows().map(|row| (row.part, row.position)))?;
         let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
         let mut embeddings = embeddings.as_dtype(dtype)?;
         if !model.reads_at_0() && context.rows().any(|row| row.position == 0) {
@@ -261,7 +261,7 @@ impl<M: NextTokenModel> NextToken<M> {
             places.queries.push(1);
         }
         let dtype = self.dtype();
-        let rope = self.turns(batch, positions.into_iter())?;
+        let rope = self.rotations(batch, positions.into_iter())?;
         let embeddings = self.model.embed(&next.id_array())?.as_dtype(dtype)?;
         let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
         output.ok_or_else(|| ModelError::Batch("expected rows that are queries".into()))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlx_rs::{Array, fast, ops};
-pub(crate) use paceline_blas::RowKeys;
+pub(crate) use paceline_cpu::RowKeys;
 
 use super::HeadRows;
 use crate::device::on_gpu;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mlx_rs::Array;
-use paceline_blas::SlotRows;
 use paceline_checkpoint::RecurrentSizes;
+use paceline_cpu::SlotRows;
 
 /// The weights of the rule. A row of its input has, from column 0 on, queries, keys and values
 /// before the convolution; the columns of the others are named here.

@@ -1,7 +1,7 @@
 //! Which activation a gated block has.
 
 #[cfg(target_os = "linux")]
-use paceline_blas::rows::Activation;
+use paceline_cpu::rows::Activation;
 
 /// What a gated block does with its gate before it multiplies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -44,16 +44,16 @@ impl<'a> From<&'a Array> for HeadRows<'a> {
     }
 }
 
-/// The heads of a row that are turned, in the order in which they come out.
+/// The heads of a row that are rotated, in the order in which they come out.
 #[derive(Clone, Debug)]
-pub(crate) enum TurnedHeads {
+pub(crate) enum RotatedHeads {
     /// This many heads, from the first on.
     First(i32),
     /// Those in these places.
     Places(Arc<[i32]>),
 }
 
-impl TurnedHeads {
+impl RotatedHeads {
     /// How many.
     pub(crate) fn count(&self) -> i32 {
         match self {

@@ -7,7 +7,7 @@ use paceline_checkpoint::RecurrentSizes;
 
 use super::{
     Advanced, DeltaRule, ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables,
-    RowPlaces, StatePass, StoredHeads, TurnedHeads, VisibleKeys,
+    RotatedHeads, RowPlaces, StatePass, StoredHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
 
@@ -27,9 +27,9 @@ pub(crate) fn norm(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
 }
 
 /// MLX does it.
-pub(crate) fn norm_turn(
+pub(crate) fn norm_rotate(
     _: &Array,
-    _: &TurnedHeads,
+    _: &RotatedHeads,
     _: &Array,
     _: f32,
     _: &RopeTables,
@@ -43,7 +43,7 @@ pub(crate) fn norm_heads(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> 
 }
 
 /// MLX does it.
-pub(crate) fn turn(_: &Array, _: i32, _: &RopeTables) -> Result<Option<Array>> {
+pub(crate) fn rotate(_: &Array, _: i32, _: &RopeTables) -> Result<Option<Array>> {
     Ok(None)
 }
 

@@ -39,7 +39,7 @@ pub(crate) use embedding::Embedding;
 pub(crate) use experts::{ExpertLinear, SortedPairs};
 pub(crate) use gate::Gate;
 pub use heads::HeadRows;
-pub(crate) use heads::{TurnedHeads, last_rows};
+pub(crate) use heads::{RotatedHeads, last_rows};
 #[cfg(target_os = "linux")]
 pub(crate) use host::nodes as host_nodes;
 pub(crate) use host::{attend_rows, computes, largest, write_rows};
@@ -47,7 +47,7 @@ pub(crate) use linear::Linear;
 pub(crate) use mlp::{GatedMlp, gated};
 pub(crate) use moe::{ExpertMlp, ExpertNames, ExpertSizes, SharedExpertMlp};
 pub(crate) use norm::{HeadNorm, LayerNorm, NormWeight, RmsNorm};
-pub(crate) use ops::{AttentionHeads, HeadTurn, LayerOps, gated_mlp};
+pub(crate) use ops::{AttentionHeads, HeadRotation, LayerOps, gated_mlp};
 pub use positions::Positions;
 #[cfg(target_os = "linux")]
 pub(crate) use program::{

@@ -5,7 +5,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{broadcast_to, concatenate, ones, sigmoid};
 use mlx_rs::{Array, Dtype, fast};
 
-use super::{RopeTables, TurnedHeads, host};
+use super::{RopeTables, RotatedHeads, host};
 use crate::error::Result;
 use crate::load::{LoadError, Weights};
 
@@ -142,10 +142,10 @@ impl LayerNorm {
     }
 }
 
-/// Norms of heads that are turned by their positions: each head's numbers normed, then rotated.
+/// Norms of heads that are rotated by their positions: each head's numbers normed, then rotated.
 #[derive(Debug)]
 pub(crate) struct HeadNorm {
-    pub(super) heads: TurnedHeads,
+    pub(super) heads: RotatedHeads,
     /// `[dim]`, or where heads have different ones `[heads, dim]`.
     pub(super) weight: Array,
     pub(super) eps: f32,
@@ -174,7 +174,7 @@ impl HeadNorm {
         for (name, heads) in parts {
             each.push((stored.take(weights, name, dim)?, *heads));
         }
-        let heads = TurnedHeads::First(parts.iter().map(|(_, heads)| heads).sum());
+        let heads = RotatedHeads::First(parts.iter().map(|(_, heads)| heads).sum());
         if let [(weight, _)] = each.as_slice() {
             return Ok(Self { heads, weight: weight.clone(), eps });
         }
@@ -185,15 +185,15 @@ impl HeadNorm {
     }
 
     /// The norm for as many heads that lie elsewhere in a row.
-    pub(crate) fn of_heads(self, heads: TurnedHeads) -> Self {
+    pub(crate) fn of_heads(self, heads: RotatedHeads) -> Self {
         Self { heads, ..self }
     }
 
     /// The heads of `x` `[rows, at least that many, dim]`, by default the first ones → `[rows,
     /// heads, dim]`.
     pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
-        if let Some(turned) = host::norm_turn(x, &self.heads, &self.weight, self.eps, rope)? {
-            return Ok(turned);
+        if let Some(rotated) = host::norm_rotate(x, &self.heads, &self.weight, self.eps, rope)? {
+            return Ok(rotated);
         }
         // Tables of a tower are float32.
         Ok(rope.apply(&self.normed(&self.heads.of(x)?)?)?.as_dtype(x.dtype())?)
@@ -204,8 +204,8 @@ impl HeadNorm {
         self.heads.count()
     }
 
-    /// The heads of `x` `[rows, heads, dim]`, which are turned already, each normed → the same shape.
-    pub(crate) fn of_turned(&self, x: &Array) -> Result<Array> {
+    /// The heads of `x` `[rows, heads, dim]`, which are rotated already, each normed → the same shape.
+    pub(crate) fn of_rotated(&self, x: &Array) -> Result<Array> {
         match host::norm_heads(x, &self.weight, self.eps)? {
             Some(normed) => Ok(normed),
             None => self.normed(x),

@@ -15,9 +15,9 @@ use crate::error::Result;
 /// Heads of a row that attend: where they lie, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttentionHeads {
-    /// Heads of queries among the turned heads of a row.
+    /// Heads of queries among the rotated heads of a row.
     pub(crate) queries: Range<i32>,
-    /// Heads of keys among the turned heads of a row.
+    /// Heads of keys among the rotated heads of a row.
     pub(crate) keys: Range<i32>,
     /// Heads of values among the projected heads of a row.
     pub(crate) values: Range<i32>,
@@ -27,23 +27,23 @@ pub(crate) struct AttentionHeads {
     pub(crate) scale: f32,
 }
 
-/// How the heads of a row are turned by its position.
+/// How the heads of a row are rotated by its position.
 #[derive(Debug)]
-pub(crate) enum HeadTurn {
-    /// Normed before they are turned.
+pub(crate) enum HeadRotation {
+    /// Normed before they are rotated.
     Normed(HeadNorm),
-    /// Normed after they are turned: the first heads, as many as the norm has.
+    /// Normed after they are rotated: the first heads, as many as the norm has.
     ThenNormed(HeadNorm),
     /// This many heads, from the first on.
     Plain(i32),
 }
 
-impl HeadTurn {
-    /// The heads of `x` `[rows, at least that many, dim]`, turned → `[rows, heads, dim]`.
+impl HeadRotation {
+    /// The heads of `x` `[rows, at least that many, dim]`, rotated → `[rows, heads, dim]`.
     pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         match self {
             Self::Normed(norm) => norm.forward(x, rope),
-            Self::ThenNormed(norm) => norm.of_turned(&rope.apply_to(x, norm.count())?),
+            Self::ThenNormed(norm) => norm.of_rotated(&rope.apply_to(x, norm.count())?),
             Self::Plain(heads) => rope.apply_to(x, *heads),
         }
     }
@@ -87,10 +87,10 @@ pub(crate) trait LayerOps {
     /// Heads of rows as rows again.
     fn joined_heads(&mut self, heads: &Self::Rows) -> Result<Self::Rows>;
 
-    /// Heads of each row, turned by the row's position. `rope`: the number of the model's rotation.
-    fn turn(
+    /// Heads of each row, rotated by the row's position. `rope`: the number of the model's rotation.
+    fn rotate(
         &mut self,
-        turn: &HeadTurn,
+        rotation: &HeadRotation,
         rope: usize,
         x: &Self::Rows,
         dim: i32,
@@ -104,12 +104,12 @@ pub(crate) trait LayerOps {
         x: &Self::Rows,
     ) -> Result<Self::Rows>;
 
-    /// Writes the keys and values of all rows and attends. `turned` and `projected` are heads.
+    /// Writes the keys and values of all rows and attends. `rotated` and `projected` are heads.
     fn attend(
         &mut self,
         layer: usize,
         heads: &AttentionHeads,
-        turned: &Self::Rows,
+        rotated: &Self::Rows,
         projected: &Self::Rows,
     ) -> Result<Self::Rows>;
 
@@ -118,7 +118,7 @@ pub(crate) trait LayerOps {
         &mut self,
         of: usize,
         heads: &AttentionHeads,
-        turned: &Self::Rows,
+        rotated: &Self::Rows,
     ) -> Result<Self::Rows>;
 
     /// x · sigmoid(gate); the gate of head h is head 2 · h + 1 of the heads `gates`.

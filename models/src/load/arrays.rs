@@ -212,7 +212,7 @@ fn filled(
     #[cfg(target_os = "linux")]
     if fills() {
         let fill = move |_: &[mlx_sys::HostRows<'_>], out: &mut [f32]| {
-            paceline_blas::huge_pages::advise(out);
+            paceline_cpu::huge_pages::advise(out);
             function(out);
         };
         // SAFETY: there are no inputs, and the result has no other owner.

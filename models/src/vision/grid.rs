@@ -1,4 +1,4 @@
-//! A tower's patches: in which order they come, what they are made of, how heads turn by their
+//! A tower's patches: in which order they come, what they are made of, how heads rotate by their
 //! places, and where they are in a Qwen's table of positions.
 //!
 //! Order: the merged rows' one after another, and inside each its own patches from the top, left to
@@ -55,13 +55,13 @@ pub(super) fn in_parts(
     Ok(all)
 }
 
-/// Turns of heads of `dim` numbers by their patches' places: of a head's numbers a quarter turns by
+/// Rotations of heads of `dim` numbers by their patches' places: of a head's numbers a quarter rotates by
 /// the row, a quarter by the column; and their partners. Angles and their tables in float32,
 /// whatever the weights are.
 ///
 /// # Errors
 /// MLX's own.
-pub(super) fn turns(places: &[(i32, i32)], dim: i32, theta: f64) -> Result<RopeTables> {
+pub(super) fn rotations(places: &[(i32, i32)], dim: i32, theta: f64) -> Result<RopeTables> {
     let quarter = (dim / 4) as usize;
     let frequencies: Vec<f32> =
         (0..quarter).map(|j| theta.powf(-(j as f64) / quarter as f64) as f32).collect();

@@ -149,7 +149,7 @@ pub struct ImageEncoding {
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
     pub(crate) grid: (u32, u32),
-    /// How heads are turned by their patches' places, if they are.
+    /// How heads are rotated by their patches' places, if they are.
     pub(crate) rope: Option<RopeTables>,
     /// Windows of patches that attend to one another alone in some blocks. Empty without any.
     windows: Vec<WindowRun>,

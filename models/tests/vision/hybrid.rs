@@ -312,7 +312,7 @@ fn contradictory_configs_of_the_tower_are_refused_by_name() {
     says(
         &["text_config", "rope_parameters", "mrope_section"],
         json!([11, 11, 10]),
-        "expected three sizes of 8 in all, half of a head's numbers that turn; found [11, 11, 10]",
+        "expected three sizes of 8 in all, half of a head's numbers that rotate; found [11, 11, 10]",
     );
     says(
         &["text_config", "rope_parameters", "mrope_section"],

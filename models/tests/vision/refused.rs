@@ -228,7 +228,7 @@ fn impossible_configurations_are_refused() {
     };
     section(
         json!([4, 2, 3]),
-        "mrope_section: expected three sizes of 8 in all, half of a head's numbers that turn; found \
+        "mrope_section: expected three sizes of 8 in all, half of a head's numbers that rotate; found \
          [4, 2, 3]",
     );
     section(json!([4, 4]), "expected three sizes");

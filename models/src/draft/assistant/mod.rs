@@ -34,11 +34,11 @@ use super::{
     all_tensors,
 };
 use crate::error::Result;
+use crate::families::{AssistedLayers, AssistedTarget};
 use crate::kv::{AttentionParams, GrowingKv, KvStore, LayerKv};
 use crate::layers::{Gate, GatedMlp, HeadNorm, HeadRows, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{CheckpointError, ConfigJson, LoadError, Weights};
 use crate::segment::Segment;
-use crate::target::{AssistedLayers, AssistedTarget};
 
 /// Rows of the longest block: the bonus token's and 7 drafts. Published assistants are run with 1
 /// to 8 drafts; the target chooses how many it asks for.
@@ -162,7 +162,7 @@ impl SharedRows {
 struct Begin {
     /// The row among those that the store has of the session.
     segment: Segment,
-    /// Its position in the target's sequence, by which heads turn.
+    /// Its position in the target's sequence, by which heads rotate.
     position: i32,
 }
 

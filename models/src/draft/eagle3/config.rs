@@ -29,7 +29,7 @@ pub(super) struct Config {
     pub(super) rms_norm_eps: f32,
     pub(super) attention_bias: bool,
     pub(super) mlp_bias: bool,
-    /// Queries and keys are normed per head before they are turned.
+    /// Queries and keys are normed per head before they are rotated.
     pub(super) head_norms: bool,
     /// The residual starts from the normed hidden state.
     pub(super) norm_before_residual: bool,

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
-use paceline_blas::SlotRows;
 use paceline_checkpoint::RecurrentSizes;
+use paceline_cpu::SlotRows;
 
 use super::{KvStore, LayerPlace};
 use crate::error::{ModelError, Result};

@@ -51,7 +51,7 @@ impl ExpertForm {
         }
     }
 
-    /// The product as a node of our own, where the crate `blas` computes it.
+    /// The product as a node of our own, where the crate `cpu` computes it.
     fn host_product(&self, x: &Array, ids: &Array) -> Result<Option<Array>> {
         // A row of its own for each expert: one expert a row.
         let (rows, chosen) = (x.dim(0) * x.dim(1), ids.dim(1) / x.dim(1));

@@ -3,7 +3,7 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 use mlx_sys::HostOutput as Output;
-use paceline_blas::quantized::{self, FactorsMut, QuantizedFormat};
+use paceline_cpu::quantized::{self, FactorsMut, QuantizedFormat};
 
 use super::{format_of, integers, matrix, node_with};
 use crate::error::Result;

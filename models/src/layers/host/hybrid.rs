@@ -2,10 +2,10 @@
 
 use mlx_rs::Array;
 use mlx_sys::{HostOutput as Output, HostRows};
-use paceline_blas::SlotRows;
-use paceline_blas::delta::{self, NewRows, PassOutput, RuleWeights};
-use paceline_blas::rows::{self, Heads};
 use paceline_checkpoint::RecurrentSizes;
+use paceline_cpu::SlotRows;
+use paceline_cpu::delta::{self, NewRows, PassOutput, RuleWeights};
+use paceline_cpu::rows::{self, Heads};
 
 use super::{computes, float_rows, node, nodes, whole};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! The functions between a model's products, as single nodes of the graph. The crate `blas`
+//! The functions between a model's products, as single nodes of the graph. The crate `cpu`
 //! computes them where it is faster than MLX: on the CPU of Linux, in float32. Everywhere else they
 //! return `None`, and the caller uses MLX.
 
@@ -7,14 +7,14 @@ mod hybrid;
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostNumbers, HostOutput as Output, HostRows};
-use paceline_blas::attention::{KeyValues, attention};
-use paceline_blas::experts::{self, ExpertMatrices, ExpertSizes};
-use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
-use paceline_blas::rows;
+use paceline_cpu::attention::{KeyValues, attention};
+use paceline_cpu::experts::{self, ExpertMatrices, ExpertSizes};
+use paceline_cpu::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
+use paceline_cpu::rows;
 
 use super::{
-    ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables, RowPlaces, RowWrite,
-    StoredHeads, TurnedHeads, VisibleKeys,
+    ExpertParts, Gate, HeadRows, QuantizedParts, QueryRows, RopeTables, RotatedHeads, RowPlaces,
+    RowWrite, StoredHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
 
@@ -56,19 +56,19 @@ pub(crate) fn norm(x: &Array, weight: &Array, eps: f32) -> Result<Option<Array>>
 }
 
 /// Some heads of `x` `[rows, more heads, dim]`, each normed by `weight` (`[dim]`, or
-/// `[heads, dim]`) and turned by its row's position → `[rows, heads, dim]`. Of each head only as
-/// many numbers turn as the tables have.
+/// `[heads, dim]`) and rotated by its row's position → `[rows, heads, dim]`. Of each head only as
+/// many numbers rotate as the tables have.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn norm_turn(
+pub(crate) fn norm_rotate(
     x: &Array,
-    heads: &TurnedHeads,
+    heads: &RotatedHeads,
     weight: &Array,
     eps: f32,
-    turn: &RopeTables,
+    rotation: &RopeTables,
 ) -> Result<Option<Array>> {
-    let Some((cos, sin)) = turn.tables() else { return Ok(None) };
+    let Some((cos, sin)) = rotation.tables() else { return Ok(None) };
     if !computes(&[x, weight, cos, sin]) {
         return Ok(None);
     }
@@ -76,9 +76,9 @@ pub(crate) fn norm_turn(
     let count = heads.count();
     let sizes = rows::Heads { count: count as usize, dim: dim as usize };
     node(&[x, weight, cos, sin], &[rows, count, dim], Output::Fresh, move |inputs, out| {
-        let turn = |row| rows::Rotation { cos: inputs[2].row(row), sin: inputs[3].row(row) };
+        let rotation = |row| rows::Rotation { cos: inputs[2].row(row), sin: inputs[3].row(row) };
         let (x, weight) = (|row| inputs[0].row(row), whole(&inputs[1]));
-        rows::norm_turn(x, |head| heads.place(head), &weight, eps, sizes, turn, out);
+        rows::norm_rotate(x, |head| heads.place(head), &weight, eps, sizes, rotation, out);
     })
     .map(Some)
 }
@@ -99,21 +99,21 @@ pub(crate) fn norm_heads(x: &Array, weight: &Array, eps: f32) -> Result<Option<A
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least that many, dim]`, the first numbers of each turned
+/// The first `heads` heads of `x` `[rows, at least that many, dim]`, the first numbers of each rotated
 /// by its row's position → `[rows, heads, dim]`.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Array>> {
-    let Some((cos, sin)) = turn.tables() else { return Ok(None) };
+pub(crate) fn rotate(x: &Array, heads: i32, rotation: &RopeTables) -> Result<Option<Array>> {
+    let Some((cos, sin)) = rotation.tables() else { return Ok(None) };
     if !computes(&[x, cos, sin]) || cos.dim(2) > x.dim(2) {
         return Ok(None);
     }
     let (rows, dim) = (x.dim(0), x.dim(2));
     let sizes = rows::Heads { count: heads as usize, dim: dim as usize };
     node(&[x, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
-        let turn = |row| rows::Rotation { cos: inputs[1].row(row), sin: inputs[2].row(row) };
-        rows::turn(|row| inputs[0].row(row), sizes, turn, out);
+        let rotation = |row| rows::Rotation { cos: inputs[1].row(row), sin: inputs[2].row(row) };
+        rows::rotate(|row| inputs[0].row(row), sizes, rotation, out);
     })
     .map(Some)
 }

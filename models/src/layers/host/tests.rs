@@ -4,8 +4,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
 use super::super::{
-    ExpertParts, Gate, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RowKeys,
-    RowPlaces, RowWrite, StoredHeads, TurnedHeads, VisibleKeys, attention, host,
+    ExpertParts, Gate, HeadRows, HiddenKeys, QuantizedParts, QueryRows, RopeTables, RotatedHeads,
+    RowKeys, RowPlaces, RowWrite, StoredHeads, VisibleKeys, attention, host,
 };
 use crate::device::{DeviceChoice, choose};
 use crate::load::QuantFormat;
@@ -142,14 +142,14 @@ fn heads_are_turned_as_mlx_would() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     let whole = [(1, 1, 1, 2, 2), (3, 6, 4, 12, 12), (70, 9, 6, 72, 72)];
     let partly = [(3, 6, 4, 20, 8), (70, 9, 6, 24, 2)];
-    for (rows, all, heads, dim, turning) in whole.into_iter().chain(partly) {
-        let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
+    for (rows, all, heads, dim, rotary_dim) in whole.into_iter().chain(partly) {
+        let rotation = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
         let tables =
-            RopeTables::new(rows as usize, turning / 2, Dtype::Float32, turn).expect("made");
+            RopeTables::new(rows as usize, rotary_dim / 2, Dtype::Float32, rotation).expect("made");
         let x = wave(&[rows, all, dim], 0.23);
         let expected =
             tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");
-        let found = host::turn(&x, heads, &tables).expect("made").expect("on the CPU");
+        let found = host::rotate(&x, heads, &tables).expect("made").expect("on the CPU");
         same(&found, &expected, &format!("{rows} rows, {heads} heads of {dim}"));
     }
 }
@@ -157,17 +157,17 @@ fn heads_are_turned_as_mlx_would() {
 #[test]
 fn chosen_heads_are_normed_and_partly_turned_as_mlx_would() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
-    let (all, dim, turning) = (9, 20, 8);
-    let heads = TurnedHeads::Places([0, 2, 4, 6].into());
+    let (all, dim, rotary_dim) = (9, 20, 8);
+    let heads = RotatedHeads::Places([0, 2, 4, 6].into());
     for rows in [1, 5, 70] {
-        let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
+        let rotation = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
         let tables =
-            RopeTables::new(rows as usize, turning / 2, Dtype::Float32, turn).expect("made");
+            RopeTables::new(rows as usize, rotary_dim / 2, Dtype::Float32, rotation).expect("made");
         let (x, weight) = (wave(&[rows, all, dim], 0.23), wave(&[4, dim], 0.11));
         let chosen = heads.of(&x).expect("lazy");
         let normed = fast::rms_norm(chosen, None, 1e-6).and_then(|x| x.multiply(&weight));
         let expected = tables.apply(&normed.expect("lazy")).expect("lazy");
-        let found = host::norm_turn(&x, &heads, &weight, 1e-6, &tables).expect("made");
+        let found = host::norm_rotate(&x, &heads, &weight, 1e-6, &tables).expect("made");
         same(&found.expect("on the CPU"), &expected, &format!("{rows} rows"));
     }
 }

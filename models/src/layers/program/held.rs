@@ -1,9 +1,9 @@
 //! Weights as a program reads them: numbers where they lie, with the arrays that own them.
 
 use mlx_rs::{Array, Dtype};
-use paceline_blas::experts::{self, ExpertMatrices, ExpertSizes};
-use paceline_blas::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
-use paceline_blas::{floats, rows};
+use paceline_cpu::experts::{self, ExpertMatrices, ExpertSizes};
+use paceline_cpu::quantized::{self, Factors, FloatRows, QuantizedFormat, QuantizedMatrix};
+use paceline_cpu::{floats, rows};
 
 use crate::error::{ModelError, Result};
 use crate::layers::QuantizedParts;

@@ -1,4 +1,4 @@
-//! A model's forward on the CPU as a program: functions of the crate `blas`, recorded once when the
+//! A model's forward on the CPU as a program: functions of the crate `cpu`, recorded once when the
 //! model is loaded, which run one after another in one node of MLX's graph. Between two products
 //! nothing is allocated, scheduled or released.
 //!
@@ -19,10 +19,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_blas::{SlotRows, huge_pages};
 use paceline_checkpoint::RecurrentSizes;
+use paceline_cpu::{SlotRows, huge_pages};
 
-use super::{AttentionHeads, Gate, RowPlaces, TurnedHeads, VisibleKeys};
+use super::{AttentionHeads, Gate, RotatedHeads, RowPlaces, VisibleKeys};
 use crate::device::SCRATCH_BYTES;
 use held::{ExpertWeights, Floats, Product, Table};
 use run::Scratch;
@@ -53,14 +53,14 @@ enum Function {
         column: usize,
     },
     /// `rope`: the number of the model's rotation.
-    Turn {
-        heads: TurnedHeads,
+    Rotate {
+        heads: RotatedHeads,
         norm: Option<Norm>,
         dim: usize,
         rope: usize,
     },
     /// All heads of `dim` numbers, with a weight for each head or one for all.
-    NormTurned {
+    NormRotated {
         norm: Norm,
         dim: usize,
     },
@@ -69,7 +69,7 @@ enum Function {
         norm: Norm,
         first: usize,
     },
-    /// The heads and their layer among those with keys and values. Inputs: turned, projected;
+    /// The heads and their layer among those with keys and values. Inputs: rotated, projected;
     /// without the second one the keys and values are there already.
     Attend {
         layer: usize,

@@ -10,12 +10,12 @@ use crate::error::{ModelError, Result};
 use crate::layers::embedding::Table as StoredTable;
 use crate::layers::experts::{ExpertForm, ExpertLinear};
 use crate::layers::linear::WeightForm;
-use crate::layers::ops::{HeadTurn, LayerOps, gated_mlp};
+use crate::layers::ops::{HeadRotation, LayerOps, gated_mlp};
 use crate::layers::{
-    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Gate, Linear, RmsNorm, SharedExpertMlp,
-    TurnedHeads,
+    AttentionHeads, DeltaRule, Embedding, ExpertMlp, Gate, Linear, RmsNorm, RotatedHeads,
+    SharedExpertMlp,
 };
-use paceline_blas::experts::ExpertSizes;
+use paceline_cpu::experts::ExpertSizes;
 
 /// Rows that a recorded step makes, by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,23 +263,29 @@ impl LayerOps for Recorder {
         Ok(*heads)
     }
 
-    fn turn(&mut self, turn: &HeadTurn, rope: usize, x: &Value, dim: i32) -> Result<Value> {
-        let (heads, norm) = match turn {
-            HeadTurn::Normed(by) => {
+    fn rotate(
+        &mut self,
+        rotation: &HeadRotation,
+        rope: usize,
+        x: &Value,
+        dim: i32,
+    ) -> Result<Value> {
+        let (heads, norm) = match rotation {
+            HeadRotation::Normed(by) => {
                 let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
                 (by.heads.clone(), Some(norm))
             }
-            HeadTurn::ThenNormed(by) => {
-                let turned = self.turn(&HeadTurn::Plain(by.count()), rope, x, dim)?;
+            HeadRotation::ThenNormed(by) => {
+                let rotated = self.rotate(&HeadRotation::Plain(by.count()), rope, x, dim)?;
                 let norm = Norm { weight: Floats::new(&by.weight)?, eps: by.eps };
-                let (width, dim) = (self.width(turned), dim as usize);
-                return Ok(self.step(Function::NormTurned { norm, dim }, &[turned], width));
+                let (width, dim) = (self.width(rotated), dim as usize);
+                return Ok(self.step(Function::NormRotated { norm, dim }, &[rotated], width));
             }
-            HeadTurn::Plain(heads) => (TurnedHeads::First(*heads), None),
+            HeadRotation::Plain(heads) => (RotatedHeads::First(*heads), None),
         };
         let dim = dim as usize;
         let width = heads.count() as usize * dim;
-        Ok(self.step(Function::Turn { heads, norm, dim, rope }, &[*x], width))
+        Ok(self.step(Function::Rotate { heads, norm, dim, rope }, &[*x], width))
     }
 
     fn norm_heads(&mut self, by: &RmsNorm, heads: &Range<i32>, x: &Value) -> Result<Value> {
@@ -292,26 +298,26 @@ impl LayerOps for Recorder {
         &mut self,
         layer: usize,
         heads: &AttentionHeads,
-        turned: &Value,
+        rotated: &Value,
         projected: &Value,
     ) -> Result<Value> {
         let width = heads.queries.len() * heads.dim as usize;
         self.growing.push(layer);
         let attend = Function::Attend { layer: self.growing.len() - 1, heads: heads.clone() };
-        Ok(self.step(attend, &[*turned, *projected], width))
+        Ok(self.step(attend, &[*rotated, *projected], width))
     }
 
     fn attend_shared(
         &mut self,
         of: usize,
         heads: &AttentionHeads,
-        turned: &Value,
+        rotated: &Value,
     ) -> Result<Value> {
         let layer = self.growing.iter().position(|layer| *layer == of);
         let layer = layer
             .ok_or_else(|| unsupported(format!("keys and values of layer {of}, which has none")))?;
         let width = heads.queries.len() * heads.dim as usize;
-        Ok(self.step(Function::Attend { layer, heads: heads.clone() }, &[*turned], width))
+        Ok(self.step(Function::Attend { layer, heads: heads.clone() }, &[*rotated], width))
     }
 
     fn gate_heads(&mut self, x: &Value, gates: &Value, dim: i32) -> Result<Value> {

@@ -5,16 +5,16 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use mlx_sys::HostRows;
-use paceline_blas::attention::{KeyValues, attention};
-use paceline_blas::delta::{self, NewRows, PassOutput, RuleWeights};
-use paceline_blas::quantized::FloatRows;
-use paceline_blas::routing;
-use paceline_blas::rows::{self, Heads, Rotation};
+use paceline_cpu::attention::{KeyValues, attention};
+use paceline_cpu::delta::{self, NewRows, PassOutput, RuleWeights};
+use paceline_cpu::quantized::FloatRows;
+use paceline_cpu::routing;
+use paceline_cpu::rows::{self, Heads, Rotation};
 
 use super::held::ExpertWeights;
 use super::{AttentionHeads, Experts, Function, Norm, PassPlaces, Place, Program, Rule, Step};
 use crate::device::SCRATCH_BYTES;
-use crate::layers::{RowWrite, TurnedHeads};
+use crate::layers::{RotatedHeads, RowWrite};
 
 /// Rows whose buffers are kept after a pass. Buffers of longer passes, which are prompts, are given
 /// back.
@@ -65,7 +65,7 @@ impl Scratch {
     }
 }
 
-/// Tables of the rows' rotations by one rope, as many numbers of each row as it turns.
+/// Tables of the rows' rotations by one rope, as many numbers of each row as it rotates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassRotation<'a> {
     pub(crate) cos: &'a [f32],
@@ -253,11 +253,11 @@ fn compute(
                 out,
             );
         }
-        Function::Turn { heads, norm, dim, rope } => {
-            let turns = Turns { rotation: pass.rotations[*rope], rows: pass.rows };
-            turn(&inputs.rows(0), heads, norm.as_ref(), *dim, turns, out);
+        Function::Rotate { heads, norm, dim, rope } => {
+            let rotations = RowRotations { rotation: pass.rotations[*rope], rows: pass.rows };
+            rotate(&inputs.rows(0), heads, norm.as_ref(), *dim, rotations, out);
         }
-        Function::NormTurned { norm, dim } => {
+        Function::NormRotated { norm, dim } => {
             let (x, heads) = (inputs.rows(0), Heads { count: width / dim, dim: *dim });
             rows::norm_heads(|at| row(&x, at), norm.weight.numbers(), norm.eps, heads, out);
         }
@@ -268,12 +268,12 @@ fn compute(
             rows::norm(head, weight, norm.eps, out);
         }
         Function::Attend { layer, heads } => {
-            let turned = inputs.rows(0);
+            let rotated = inputs.rows(0);
             if step.inputs.len() > 1 {
-                let rows = [turned, inputs.rows(1)];
+                let rows = [rotated, inputs.rows(1)];
                 write(*layer, heads, &rows, pass.places, outputs.memory);
             }
-            attend(*layer, heads, &turned, pass.places, outputs.memory, out);
+            attend(*layer, heads, &rotated, pass.places, outputs.memory, out);
         }
         Function::GateHeads { dim } => {
             let (x, gates) = (inputs.rows(0), inputs.rows(1));
@@ -305,39 +305,39 @@ fn compute(
 
 /// Rotations of all rows.
 #[derive(Clone, Copy)]
-struct Turns<'a> {
+struct RowRotations<'a> {
     rotation: PassRotation<'a>,
     rows: usize,
 }
 
-fn turn(
+fn rotate(
     x: &FloatRows<'_>,
-    heads: &TurnedHeads,
+    heads: &RotatedHeads,
     norm: Option<&Norm>,
     dim: usize,
-    Turns { rotation, rows }: Turns<'_>,
+    RowRotations { rotation, rows }: RowRotations<'_>,
     out: &mut [f32],
 ) {
-    let turning = rotation.cos.len() / rows.max(1);
-    let turn = |at: usize| Rotation {
-        cos: &rotation.cos[at * turning..][..turning],
-        sin: &rotation.sin[at * turning..][..turning],
+    let rotary_dim = rotation.cos.len() / rows.max(1);
+    let rotation = |at: usize| Rotation {
+        cos: &rotation.cos[at * rotary_dim..][..rotary_dim],
+        sin: &rotation.sin[at * rotary_dim..][..rotary_dim],
     };
     let sizes = Heads { count: heads.count() as usize, dim };
     match norm {
         Some(norm) => {
             let (weight, place) = (norm.weight.numbers(), |head| heads.place(head));
-            rows::norm_turn(|at| row(x, at), place, weight, norm.eps, sizes, turn, out);
+            rows::norm_rotate(|at| row(x, at), place, weight, norm.eps, sizes, rotation, out);
         }
-        None => rows::turn(|at| row(x, at), sizes, turn, out),
+        None => rows::rotate(|at| row(x, at), sizes, rotation, out),
     }
 }
 
-/// Writes the keys and values of all rows. `rows`: turned and projected ones.
+/// Writes the keys and values of all rows. `rows`: rotated and projected ones.
 fn write(
     layer: usize,
     heads: &AttentionHeads,
-    [turned, projected]: &[FloatRows<'_>; 2],
+    [rotated, projected]: &[FloatRows<'_>; 2],
     places: &PassPlaces,
     memory: &mut [&mut [f32]],
 ) {
@@ -354,7 +354,7 @@ fn write(
                 }
             }
         };
-        copy(turned, heads.keys.start, key_dim, keys);
+        copy(rotated, heads.keys.start, key_dim, keys);
         copy(projected, heads.values.start, value_dim, values);
     }
 }
@@ -363,7 +363,7 @@ fn write(
 fn attend(
     layer: usize,
     heads: &AttentionHeads,
-    turned: &FloatRows<'_>,
+    rotated: &FloatRows<'_>,
     places: &PassPlaces,
     memory: &[&mut [f32]],
     out: &mut [f32],
@@ -374,9 +374,9 @@ fn attend(
     for reads in places.reads[layer].iter() {
         let at = places.keys(reads.class, layer);
         let queries = FloatRows {
-            numbers: &turned.numbers[reads.rows.start * turned.stride + first..],
+            numbers: &rotated.numbers[reads.rows.start * rotated.stride + first..],
             count: reads.rows.len(),
-            stride: turned.stride,
+            stride: rotated.stride,
             length: count * key_dim,
         };
         let stored = KeyValues {

@@ -1,6 +1,6 @@
 //! The gated delta rule of one layer (arXiv 2412.06464): a causal convolution over the rows before,
 //! and for each value head a state that decays and learns from each row. Computed by the crate
-//! `blas` where it can, else by operations of MLX.
+//! `cpu` where it can, else by operations of MLX.
 //!
 //! ```text
 //!  accepted rows of a tape           folded into the states, one after another      rows
@@ -34,7 +34,7 @@ const NORM_EPS: f32 = 1e-6;
 const MOST_ROWS_ALONE: usize = 2;
 
 impl DeltaRule {
-    /// Advances states by `rows` `[rows, width]`. `by_host`: the crate `blas` may do it.
+    /// Advances states by `rows` `[rows, width]`. `by_host`: the crate `cpu` may do it.
     pub(crate) fn advance(
         &self,
         pass: &StatePass<'_>,

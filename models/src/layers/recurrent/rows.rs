@@ -3,8 +3,8 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{broadcast_to, concatenate, exp, zeros_dtype};
 use mlx_rs::{Array, Dtype};
-use paceline_blas::SlotRows;
 use paceline_checkpoint::RecurrentSizes;
+use paceline_cpu::SlotRows;
 
 use super::{DeltaRule, StatePass, silu, unit};
 use crate::error::{ModelError, Result};

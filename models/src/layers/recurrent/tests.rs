@@ -1,10 +1,10 @@
-//! Chunks against rows one after another and against the crate `blas`: outputs, states and tapes; and
+//! Chunks against rows one after another and against the crate `cpu`: outputs, states and tapes; and
 //! the primitives that they build.
 
 use std::sync::Arc;
 
 use mlx_rs::transforms::eval;
-use paceline_blas::SlotRows;
+use paceline_cpu::SlotRows;
 
 use super::triangle::{CHUNK, Triangle};
 use super::*;
@@ -173,7 +173,7 @@ fn chunks_leave_what_rows_one_after_another_leave() {
         #[cfg(target_os = "linux")]
         if let Some(host) = host::advance(&rule, &before.pass(), &rows).expect("advances") {
             let far = difference(&found, &host);
-            assert!(far < BOUND, "round {round}: {far:e} from the crate blas");
+            assert!(far < BOUND, "round {round}: {far:e} from the crate cpu");
         }
     }
     println!("largest difference {largest:e}");

@@ -1,4 +1,4 @@
-//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2.
+//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i rotates with i + R/2.
 //! Frequencies: plain, linearly scaled (arXiv 2306.15595), those of Llama 3.1 (arXiv 2407.21783) and
 //! YaRN's (arXiv 2309.00071), in old (`rope_theta` + `rope_scaling`) and new (`rope_parameters`)
 //! keys.
@@ -22,18 +22,18 @@ pub(crate) struct Rope {
     frequencies: Vec<f32>,
     /// Factor on cos and sin (YaRN's temperature), else 1.
     magnitude: f32,
-    /// By which of a row's positions each frequency turns `[R/2]`; `None`: there is one.
+    /// By which of a row's positions each frequency rotates `[R/2]`; `None`: there is one.
     axes: Option<Vec<usize>>,
 }
 
 /// The order in which frequencies belong to three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectionOrder {
-    /// Frequency j turns by height where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3
+    /// Frequency j rotates by height where j % 3 is 1 and j < 3 · section\[1\], by width where j % 3
     /// is 2 and j < 3 · section\[2\], else by time. Source: Qwen3-VL in transformers,
     /// `recomposition_frequencies`.
     Interleaved,
-    /// The first frequencies turn by time, the next ones by height, the last ones by width. Source:
+    /// The first frequencies rotate by time, the next ones by height, the last ones by width. Source:
     /// Qwen2-VL (arXiv 2409.12191) in transformers, `recomposition_frequencies`.
     OneAfterAnother,
 }
@@ -51,7 +51,7 @@ impl SectionOrder {
     }
 }
 
-/// The share of a head that turns.
+/// The share of a head that rotates.
 const PARTIAL: &str = "partial_rotary_factor";
 
 /// The rotary keys of a config, from the groups where checkpoints keep them.
@@ -97,23 +97,23 @@ impl<'a> RotaryKeys<'a> {
         Err(self.wrong("rope_theta", format!("expected above 0, found {theta}")))
     }
 
-    /// Refuses heads of which only a part turns.
+    /// Refuses heads of which only a part rotates.
     fn check_whole_heads(&self) -> Result<(), LoadError> {
         match self.number_anywhere(PARTIAL)? {
             None | Some(1.0) => Ok(()),
             partial => {
-                let what = format!("expected 1: all of a head turns; found {partial:?}");
+                let what = format!("expected 1: all of a head rotates; found {partial:?}");
                 Err(self.wrong(PARTIAL, what))
             }
         }
     }
 
-    /// Numbers of a head that turn; `usual` is their share if no key names one.
-    fn turning(&self, head_dim: i32, usual: f64) -> Result<i32, LoadError> {
+    /// Numbers of a head that rotate; `usual` is their share if no key names one.
+    fn rotary_dim(&self, head_dim: i32, usual: f64) -> Result<i32, LoadError> {
         let share = self.number_anywhere(PARTIAL)?.unwrap_or(usual);
-        let turning = f64::from(head_dim) * share;
-        if (2.0..=f64::from(head_dim)).contains(&turning) && turning as i32 % 2 == 0 {
-            return Ok(turning as i32);
+        let rotary_dim = f64::from(head_dim) * share;
+        if (2.0..=f64::from(head_dim)).contains(&rotary_dim) && rotary_dim as i32 % 2 == 0 {
+            return Ok(rotary_dim as i32);
         }
         let what = format!(
             "expected a share of a head of {head_dim} numbers that is an even number of them, at \
@@ -166,25 +166,29 @@ impl<'a> RotaryKeys<'a> {
             let what = format!("expected above low_freq_factor, {low}, found {high}");
             return Err(self.wrong("rope_scaling.high_freq_factor", what));
         }
-        // Turns that a frequency makes within the original context: fewer than `low`: slowed; more
+        // Rotations that a frequency makes within the original context: fewer than `low`: slowed; more
         // than `high`: as it is.
         let share = |f: &f64| {
-            let turns = original * f / (2.0 * PI);
-            ((turns - low) / (high - low)).clamp(0.0, 1.0)
+            let rotations = original * f / (2.0 * PI);
+            ((rotations - low) / (high - low)).clamp(0.0, 1.0)
         };
         Ok(plain.iter().map(|f| f * ((1.0 - share(f)) / factor + share(f))).collect())
     }
 
-    /// The first frequencies of a whole head; the others do not turn. Unlike a head of which a part
-    /// turns, the pairs are those of the whole head. Source: Gemma 4 in transformers.
+    /// The first frequencies of a whole head; the others do not rotate. Unlike a head of which a part
+    /// rotates, the pairs are those of the whole head. Source: Gemma 4 in transformers.
     fn proportional(&self, plain: Vec<f64>) -> Result<Vec<f64>, LoadError> {
         let share = self.number(PARTIAL)?.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&share) {
             let what = format!("expected a share of a head from 0 to 1, found {share}");
             return Err(self.wrong(PARTIAL, what));
         }
-        let turning = (share * plain.len() as f64) as usize;
-        Ok(plain.into_iter().enumerate().map(|(i, f)| if i < turning { f } else { 0.0 }).collect())
+        let rotary_dim = (share * plain.len() as f64) as usize;
+        Ok(plain
+            .into_iter()
+            .enumerate()
+            .map(|(i, f)| if i < rotary_dim { f } else { 0.0 })
+            .collect())
     }
 
     /// YaRN's frequencies from the plain ones, and its factor on cos and sin.
@@ -199,7 +203,8 @@ impl<'a> RotaryKeys<'a> {
         let slow = self.number("beta_slow")?.unwrap_or(1.0);
         let truncate = self.keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
         let dims = f64::from(head_dim);
-        let at = |turns: f64| dims * (original / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln());
+        let at =
+            |rotations: f64| dims * (original / (rotations * 2.0 * PI)).ln() / (2.0 * theta.ln());
         let (mut low, mut high) = (at(fast), at(slow));
         if truncate {
             (low, high) = (low.floor(), high.ceil());
@@ -271,7 +276,7 @@ impl Rope {
         Self::of(&RotaryKeys { config, keys }, head_dim)
     }
 
-    /// Reads the rotary keys for heads of which only the first numbers turn. `usual` is their share
+    /// Reads the rotary keys for heads of which only the first numbers rotate. `usual` is their share
     /// if the config names none.
     pub(crate) fn load_partial(
         config: &ConfigJson,
@@ -279,22 +284,22 @@ impl Rope {
         usual: f64,
     ) -> Result<Self, LoadError> {
         let keys = RotaryKeys::read(config)?;
-        let turning = keys.turning(head_dim, usual)?;
-        Self::of(&keys, turning)
+        let rotary_dim = keys.rotary_dim(head_dim, usual)?;
+        Self::of(&keys, rotary_dim)
     }
 
-    /// `turning`: numbers of a head that turn.
-    fn of(keys: &RotaryKeys<'_>, turning: i32) -> Result<Self, LoadError> {
+    /// `rotary_dim`: numbers of a head that rotate.
+    fn of(keys: &RotaryKeys<'_>, rotary_dim: i32) -> Result<Self, LoadError> {
         let theta = keys.theta()?;
-        let plain: Vec<f64> = (0..turning / 2)
-            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(turning)))
+        let plain: Vec<f64> = (0..rotary_dim / 2)
+            .map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(rotary_dim)))
             .collect();
         let (frequencies, magnitude) = match keys.kind() {
             // The name that checkpoints with sections have for the plain frequencies.
             "default" | "mrope" => (plain, 1.0),
             "linear" => (keys.linear(&plain)?, 1.0),
             "llama3" => (keys.llama3(&plain)?, 1.0),
-            "yarn" => keys.yarn(&plain, turning, theta)?,
+            "yarn" => keys.yarn(&plain, rotary_dim, theta)?,
             "proportional" => (keys.proportional(plain)?, 1.0),
             other => {
                 let what = format!(
@@ -311,7 +316,7 @@ impl Rope {
     }
 
     /// The rotary embedding for positions on three axes. `usual` are the sections if the config
-    /// names none: how many frequencies turn by time, height and width.
+    /// names none: how many frequencies rotate by time, height and width.
     ///
     /// # Errors
     /// Sections that are not those of the frequencies, or in another order.
@@ -336,7 +341,7 @@ impl Rope {
             return Err(config.wrong(
                 key,
                 format!(
-                    "expected three sizes of {half} in all, half of a head's numbers that turn; \
+                    "expected three sizes of {half} in all, half of a head's numbers that rotate; \
                      {found} {section:?}"
                 ),
             ).into());
@@ -380,7 +385,7 @@ impl Rope {
     }
 
     /// Reads the rotary keys of HunyuanOCR, whose rows have positions on four axes: the first
-    /// frequencies turn by the first axis, the next ones by the next axis. Sections are numbers of
+    /// frequencies rotate by the first axis, the next ones by the next axis. Sections are numbers of
     /// frequencies, or shares of them. Without sections each axis has a quarter. Source:
     /// `HunYuanVLRotaryEmbedding` of the vendor's code; transformers 5.24 gives a number and its
     /// partner different axes.
@@ -400,14 +405,14 @@ impl Rope {
         Ok(Self { axes: Some(axes), ..rope })
     }
 
-    /// The turns of every row of a batch in a model of this type.
+    /// The rotations of every row of a batch in a model of this type.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
         if let Positions::One(positions) = positions
             && self.fuses(dtype, on_gpu())
         {
             return Ok(RopeTables::fused(positions, &self.frequencies));
         }
-        self.numbers(positions)?.tables(self.turning(), dtype)
+        self.numbers(positions)?.tables(self.rotary_dim(), dtype)
     }
 
     /// The numbers of [`Rope::tables`].
@@ -416,8 +421,8 @@ impl Rope {
         match (positions, &self.axes) {
             // All axes equal.
             (Positions::One(positions), _) => {
-                let turn = |row: usize, i| self.turn(positions[row], i);
-                Ok(RotationNumbers::new(positions.len(), half, turn))
+                let rotation = |row: usize, i| self.rotation(positions[row], i);
+                Ok(RotationNumbers::new(positions.len(), half, rotation))
             }
             (Positions::Axes(positions), Some(axes)) => {
                 let needed = axes.iter().max().map_or(1, |last| last + 1);
@@ -427,8 +432,8 @@ impl Rope {
                         format!("expected positions on at least {needed} axes, found {found}");
                     return Err(ModelError::Batch(what));
                 }
-                let turn = |row: usize, i: usize| self.turn(positions[axes[i]][row], i);
-                Ok(RotationNumbers::new(positions[0].len(), half, turn))
+                let rotation = |row: usize, i: usize| self.rotation(positions[axes[i]][row], i);
+                Ok(RotationNumbers::new(positions[0].len(), half, rotation))
             }
             (Positions::Axes(_), None) => Err(ModelError::Batch(
                 "expected one position a row: this model has no multi-axis positions".into(),
@@ -436,39 +441,39 @@ impl Rope {
         }
     }
 
-    /// Numbers of a head that turn.
-    pub(crate) fn turning(&self) -> usize {
+    /// Numbers of a head that rotate.
+    pub(crate) fn rotary_dim(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Whether MLX's fused turn serves a model of this type. A model that may have positions on three
-    /// axes turns all of its rows by tables: a row's numbers must not depend on images beside it.
+    /// Whether MLX's fused rotation serves a model of this type. A model that may have positions on three
+    /// axes rotates all of its rows by tables: a row's numbers must not depend on images beside it.
     fn fuses(&self, dtype: Dtype, on_gpu: bool) -> bool {
         let is_plain = self.axes.is_none() && self.magnitude == 1.0;
         on_gpu && is_plain && matches!(dtype, Dtype::Bfloat16 | Dtype::Float16)
     }
 
-    /// The turns of rows at these positions.
+    /// The rotations of rows at these positions.
     pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
         if self.fuses(dtype, on_gpu()) {
             return Ok(RopeTables::fused(positions, &self.frequencies));
         }
-        let turn = |row: usize, i| self.turn(positions[row], i);
-        let numbers = RotationNumbers::new(positions.len(), self.frequencies.len(), turn);
-        numbers.tables(self.turning(), dtype)
+        let rotation = |row: usize, i| self.rotation(positions[row], i);
+        let numbers = RotationNumbers::new(positions.len(), self.frequencies.len(), rotation);
+        numbers.tables(self.rotary_dim(), dtype)
     }
 
-    fn turn(&self, position: i32, i: usize) -> (f32, f32) {
+    fn rotation(&self, position: i32, i: usize) -> (f32, f32) {
         let (sin, cos) = (position as f32 * self.frequencies[i]).sin_cos();
         (cos * self.magnitude, sin * self.magnitude)
     }
 }
 
 impl RopeTables {
-    /// The first `heads` heads of `x` `[rows, at least that many, R]`, turned → `[rows, heads, R]`.
+    /// The first `heads` heads of `x` `[rows, at least that many, R]`, rotated → `[rows, heads, R]`.
     pub(crate) fn apply_to(&self, x: &Array, heads: i32) -> Result<Array> {
-        match host::turn(x, heads, self)? {
-            Some(turned) => Ok(turned),
+        match host::rotate(x, heads, self)? {
+            Some(rotated) => Ok(rotated),
             None => Ok(self.apply(&x.try_index((.., ..heads, ..))?)?.as_dtype(x.dtype())?),
         }
     }

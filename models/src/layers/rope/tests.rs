@@ -45,7 +45,7 @@ fn frequencies_equal_those_of_transformers_in_old_and_new_keys() {
         }
         assert!((rope.magnitude - case.magnitude).abs() < 1e-6, "{name}: {}", rope.magnitude);
         for (i, (cos, sin)) in case.cos.iter().zip(&case.sin).enumerate() {
-            let found = rope.turn(case.position, i);
+            let found = rope.rotation(case.position, i);
             let off = (found.0 - cos).abs().max((found.1 - sin).abs());
             assert!(off < 1e-4, "{name}, frequency {i}: {found:?} for {cos}, {sin}");
         }
@@ -122,7 +122,7 @@ fn heads(positions: &[i32], dim: i32, dtype: Dtype) -> Array {
 }
 
 /// Rotary embeddings of whole heads, of a fourth of a head, and with frequencies of Llama 3.1.
-fn turns() -> Vec<(Rope, i32)> {
+fn rotations() -> Vec<(Rope, i32)> {
     let llama3 = serde_json::json!({ "rope_theta": 5e5, "rope_scaling": {
         "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
         "original_max_position_embeddings": 8192
@@ -132,15 +132,15 @@ fn turns() -> Vec<(Rope, i32)> {
     vec![whole(&serde_json::json!({ "rope_theta": 1e6 }), 64), (quarter, 128), whole(&llama3, 64)]
 }
 
-/// The largest difference of the fused turn from that by tables, for pairs of numbers that are at
+/// The largest difference of the fused rotation from that by tables, for pairs of numbers that are at
 /// most 1.5 away from 0.
 fn difference(positions: &[i32], dtype: Dtype) -> f32 {
     crate::device::choose(crate::device::DeviceChoice::Cpu).expect("there is a CPU");
     let mut most = 0f32;
-    for (rope, dim) in turns() {
-        let turn = |row: usize, i| rope.turn(positions[row], i);
+    for (rope, dim) in rotations() {
+        let rotation = |row: usize, i| rope.rotation(positions[row], i);
         let half = rope.frequencies.len();
-        let tables = RopeTables::new(positions.len(), half, dtype, turn).expect("made");
+        let tables = RopeTables::new(positions.len(), half, dtype, rotation).expect("made");
         let fused = RopeTables::fused(positions, &rope.frequencies);
         let x = heads(positions, dim, dtype);
         // All heads, some of them, and the last rows.
@@ -152,7 +152,8 @@ fn difference(positions: &[i32], dtype: Dtype) -> f32 {
             (&some, &tables, &fused),
             (&last, &tables.last(rows).expect("cut"), &fused.last(rows).expect("cut")),
         ] {
-            let [tables, fused] = [tables, fused].map(|turns| turns.apply(x).expect("turned"));
+            let [tables, fused] =
+                [tables, fused].map(|rotations| rotations.apply(x).expect("rotated"));
             assert_eq!((fused.shape(), fused.dtype()), (tables.shape(), dtype));
             let both = numbers(&tables).into_iter().zip(numbers(&fused));
             most = both.map(|(a, b)| (a - b).abs()).fold(most, f32::max);
@@ -184,7 +185,7 @@ fn at_large_positions_float32_needs_the_tables() {
 
 #[test]
 fn the_fused_turn_serves_16_bits_on_a_gpu_with_one_position_a_row() {
-    let (plain, _) = turns().remove(0);
+    let (plain, _) = rotations().remove(0);
     let half = Dtype::Bfloat16;
     assert!(plain.fuses(half, true) && plain.fuses(Dtype::Float16, true));
     assert!(!plain.fuses(half, false) && !plain.fuses(Dtype::Float32, true));
@@ -199,12 +200,12 @@ fn the_fused_turn_is_one_kernel_on_a_gpu() {
     use crate::testing::primitives;
 
     crate::device::choose(crate::device::DeviceChoice::Cpu).expect("there is a CPU");
-    let (rope, dim) = turns().remove(0);
+    let (rope, dim) = rotations().remove(0);
     let x = heads(&[5, 6, 900], dim, Dtype::Bfloat16);
     x.eval().expect("evaluates");
-    let turned =
+    let rotated =
         primitives::as_fused(|| RopeTables::fused(&[5, 6, 900], &rope.frequencies).apply(&x));
-    let found = primitives::primitives([&turned.expect("lazy")]).expect("counts");
+    let found = primitives::primitives([&rotated.expect("lazy")]).expect("counts");
     let views = primitives::views();
     let kernels: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
     let kernels: Vec<&str> = kernels.into_iter().filter(|name| !views.contains(name)).collect();

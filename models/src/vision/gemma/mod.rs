@@ -115,22 +115,22 @@ impl Attention {
         let keys = normed(&self.k_proj, &self.k_norm)?;
         let both = concatenate(&[queries, keys], 1)?;
         let both = both.take_axis(pair_order(dim), 2)?;
-        let turned = match rope {
+        let rotated = match rope {
             Some(rope) => rope.apply_to(&both, 2 * heads)?,
             None => both,
         };
         // [1, H, N, D], in one piece: each part of the queries reads them.
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
-        let keys = by_head(turned.try_index((.., heads.., ..))?)?;
+        let keys = by_head(rotated.try_index((.., heads.., ..))?)?;
         let values = by_head(normed(&self.v_proj, &self.v_norm)?)?;
-        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values, 1.0)?;
+        let attended = attend(&rotated.try_index((.., ..heads, ..))?, &keys, &values, 1.0)?;
         self.o_proj.forward(&attended)
     }
 }
 
-/// Order of a head's numbers in which number i turns with number i + D/2.
+/// Order of a head's numbers in which number i rotates with number i + D/2.
 ///
-/// The first half of a head turns by the column and the second one by the row, and each half pairs
+/// The first half of a head rotates by the column and the second one by the row, and each half pairs
 /// its own quarters. Queries and keys have the same order, so their products stay.
 fn pair_order(dim: i32) -> Array {
     let quarter = dim / 4;
@@ -345,9 +345,9 @@ impl Vision for GemmaTower {
         // the prompt are neighbours.
         let places = grid::order(rows as i32, columns as i32, self.config.patches.pooled);
         let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
-        // Of a head's numbers the first ones turn by the column.
-        let turned: Vec<(i32, i32)> = places.iter().map(|(row, column)| (*column, *row)).collect();
-        let rope = grid::turns(&turned, self.config.head_dim, self.config.rope_theta)?;
+        // Of a head's numbers the first ones rotate by the column.
+        let rotated: Vec<(i32, i32)> = places.iter().map(|(row, column)| (*column, *row)).collect();
+        let rope = grid::rotations(&rotated, self.config.head_dim, self.config.rope_theta)?;
         Ok(ImageEncoding::new(hidden, (rows, columns), Some(rope)))
     }
 

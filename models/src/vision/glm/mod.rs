@@ -193,7 +193,7 @@ impl Vision for GlmTower {
         let ImagePixels { rows, columns, .. } = *image;
         let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
         let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
-        let rope = grid::turns(&places, self.config.head_dim(), self.config.rope_theta)?;
+        let rope = grid::rotations(&places, self.config.head_dim(), self.config.rope_theta)?;
         Ok(ImageEncoding::new(hidden, (rows, columns), Some(rope)))
     }
 

@@ -11,7 +11,9 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use super::attention::{attend_by_windows, in_parts};
 use super::windows::WindowRun;
 use crate::error::Result;
-use crate::layers::{GatedMlp, Gelu, HeadNorm, HeadTurn, LayerNorm, Linear, RmsNorm, RopeTables};
+use crate::layers::{
+    GatedMlp, Gelu, HeadNorm, HeadRotation, LayerNorm, Linear, RmsNorm, RopeTables,
+};
 use crate::load::{LoadError, Weights};
 
 pub(super) use convolution::convolution_as_product;
@@ -71,7 +73,7 @@ pub(super) struct AttentionSpec<'a> {
     /// Whether the products have biases.
     pub(super) biases: bool,
     pub(super) heads: i32,
-    /// eps of `q_norm` and `k_norm`, norms of heads before they turn.
+    /// eps of `q_norm` and `k_norm`, norms of heads before they rotate.
     pub(super) head_norms: Option<f32>,
 }
 
@@ -81,7 +83,7 @@ pub(super) struct PatchAttention {
     qkv: Linear,
     output: Linear,
     /// Queries and keys.
-    turn: HeadTurn,
+    rotation: HeadRotation,
     heads: i32,
     dim: i32,
 }
@@ -100,23 +102,28 @@ impl PatchAttention {
         let out = 3 * hidden / names.len().max(1) as i32;
         let parts: Vec<(&str, i32)> = names.iter().map(|name| (name.as_str(), out)).collect();
         let (dim, output) = (hidden / heads, format!("{name}.{}", spec.output));
-        let turn = match spec.head_norms {
-            None => HeadTurn::Plain(2 * heads),
+        let rotation = match spec.head_norms {
+            None => HeadRotation::Plain(2 * heads),
             Some(eps) => {
                 let [q, k] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
-                HeadTurn::Normed(HeadNorm::load(weights, &[(&q, heads), (&k, heads)], dim, eps)?)
+                HeadRotation::Normed(HeadNorm::load(
+                    weights,
+                    &[(&q, heads), (&k, heads)],
+                    dim,
+                    eps,
+                )?)
             }
         };
         Ok(Self {
             qkv: Linear::load_joined(weights, &parts, hidden, biases)?,
             output: Linear::load(weights, &output, hidden, hidden, biases)?,
-            turn,
+            rotation,
             heads,
             dim,
         })
     }
 
-    /// `x` `[N, hidden]` → the same shape. `rope`: how heads turn by their patches' places, if they
+    /// `x` `[N, hidden]` → the same shape. `rope`: how heads rotate by their patches' places, if they
     /// do. `windows`: see [`attend_by_windows`].
     fn forward(
         &self,
@@ -126,12 +133,12 @@ impl PatchAttention {
     ) -> Result<Array> {
         let Self { heads, dim, .. } = *self;
         let qkv = self.qkv.forward(x)?.reshape(&[x.dim(0), 3 * heads, dim])?;
-        let turned = match rope {
-            Some(rope) => self.turn.forward(&qkv, rope)?,
+        let rotated = match rope {
+            Some(rope) => self.rotation.forward(&qkv, rope)?,
             None => qkv.clone(),
         };
-        let queries = turned.try_index((.., ..heads, ..))?;
-        let keys = turned.try_index((.., heads..2 * heads, ..))?;
+        let queries = rotated.try_index((.., ..heads, ..))?;
+        let keys = rotated.try_index((.., heads..2 * heads, ..))?;
         let values = qkv.try_index((.., 2 * heads.., ..))?;
         let scale = (dim as f32).powf(-0.5);
         self.output.forward(&attend_by_windows(&queries, &keys, &values, scale, windows)?)

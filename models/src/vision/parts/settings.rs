@@ -20,7 +20,7 @@ pub(in crate::vision) fn activation(config: &ConfigJson, usual: &str) -> Result<
     }
 }
 
-/// The base of the turns by place. `usual`: if the config names none.
+/// The base of the rotations by place. `usual`: if the config names none.
 ///
 /// # Errors
 /// The rotary keys are of another kind, or the base is none.

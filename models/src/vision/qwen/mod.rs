@@ -181,7 +181,7 @@ impl Vision for QwenTower {
             None => (grid::order(high, wide, merge), vec![], None),
         };
         let hidden = grid::in_parts(&places, |places| self.embed_patches(image, places))?;
-        let rope = grid::turns(&places, self.config.head_dim(), self.config.rope_theta)?;
+        let rope = grid::rotations(&places, self.config.head_dim(), self.config.rope_theta)?;
         let begun = ImageEncoding::new(hidden, (rows, columns), Some(rope));
         Ok(ImageEncoding { windows, order, ..begun })
     }

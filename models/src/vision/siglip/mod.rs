@@ -1,6 +1,6 @@
 //! Vision towers built as SigLIP's (arXiv 2303.15343): PaddleOCR-VL's and HunyuanOCR's. Both embed
 //! patches of one frame, add a table of positions that is resampled to the image's grid, and run
-//! blocks of full attention. They differ in the turn of heads and in what is done with the patches
+//! blocks of full attention. They differ in the rotation of heads and in what is done with the patches
 //! afterwards. N patches · H heads · D head_dim.
 
 mod embeddings;
@@ -110,8 +110,8 @@ impl Vision for SiglipTower {
         let places = grid::order(rows as i32, columns as i32, self.sizes.merge);
         let hidden =
             grid::in_parts(&places, |places| self.embeddings.forward(image, &self.info, places))?;
-        let turns = |theta| grid::turns(&places, self.sizes.head_dim(), theta);
-        let rope = self.sizes.theta.map(turns).transpose()?;
+        let rotations = |theta| grid::rotations(&places, self.sizes.head_dim(), theta);
+        let rope = self.sizes.theta.map(rotations).transpose()?;
         Ok(ImageEncoding::new(hidden, (rows, columns), rope))
     }
 

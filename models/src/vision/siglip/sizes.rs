@@ -23,7 +23,7 @@ pub(super) struct Sizes {
     pub(super) eps: f32,
     /// Of the two products of a block.
     pub(super) activation: Gelu,
-    /// Base of the heads' turns by rows and columns; `None`: they do not turn.
+    /// Base of the heads' rotations by rows and columns; `None`: they do not rotate.
     pub(super) theta: Option<f64>,
 }
 
