@@ -36,6 +36,8 @@ pub(super) struct AttentionSpec {
     pub(super) gated: bool,
     /// The elements of a head that rotate together.
     pub(super) pairs: RotatedPairs,
+    /// Whether heads rotate by their positions. Heads that do not have no norms.
+    pub(super) rotates: bool,
 }
 
 impl AttentionSpec {
@@ -46,6 +48,7 @@ impl AttentionSpec {
         head_norms: HeadNorms::None,
         gated: false,
         pairs: RotatedPairs::Halves,
+        rotates: true,
     };
 }
 
@@ -97,7 +100,8 @@ pub(super) struct Attention {
     qkv_proj: Linear,
     o_proj: Linear,
     /// With a norm for the query heads and one for the key heads.
-    rotation: HeadRotation,
+    /// `None`: they do not rotate.
+    rotation: Option<HeadRotation>,
     heads: AttentionHeads,
     gated: bool,
 }
@@ -125,16 +129,17 @@ impl Attention {
             HeadNorm::load_stored(weights, &normed, head_dim, sizes.rms_norm_eps, norms)
         };
         let rotation = match spec.head_norms {
-            HeadNorms::None => HeadRotation::Plain(n_heads + n_kv_heads),
+            HeadNorms::None if !spec.rotates => None,
+            HeadNorms::None => Some(HeadRotation::Plain(n_heads + n_kv_heads)),
             HeadNorms::BeforeRotation => {
                 let norm = norm(["q_norm", "k_norm"])?;
-                HeadRotation::Normed(match spec.gated {
+                Some(HeadRotation::Normed(match spec.gated {
                     true => norm.of_heads(beside_gates(sizes)),
                     false => norm,
-                })
+                }))
             }
             HeadNorms::AfterRotation => {
-                HeadRotation::ThenNormed(norm(["query_layernorm", "key_layernorm"])?)
+                Some(HeadRotation::ThenNormed(norm(["query_layernorm", "key_layernorm"])?))
             }
         };
         let first_value = n_kv_heads + if spec.gated { 2 * n_heads } else { n_heads };
@@ -148,7 +153,8 @@ impl Attention {
         Ok(Self { qkv_proj, o_proj, rotation, heads, gated: spec.gated })
     }
 
-    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are rotated by their positions.
+    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are rotated by their positions, if they
+    /// rotate.
     pub(super) fn apply<O: LayerOps>(
         &self,
         ops: &mut O,
@@ -158,7 +164,10 @@ impl Attention {
         let dim = self.heads.dim;
         let qkv = ops.product(&self.qkv_proj, x)?;
         let qkv = ops.heads(&qkv, dim)?;
-        let qk = ops.rotate(&self.rotation, 0, &qkv, dim)?;
+        let qk = match &self.rotation {
+            Some(rotation) => ops.rotate(rotation, 0, &qkv, dim)?,
+            None => qkv.clone(),
+        };
         let attended = ops.attend(layer, &self.heads, &qk, &qkv)?;
         let gated = match self.gated {
             true => ops.gate_heads(&attended, &qkv, dim)?,
@@ -181,7 +190,10 @@ impl Attention {
     ) -> Result<Option<Array>> {
         let heads = &self.heads;
         let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), -1, heads.dim])?;
-        let qk = self.rotation.forward(&qkv, rope)?;
+        let qk = match &self.rotation {
+            Some(rotation) => rotation.forward(&qkv, rope)?,
+            None => qkv.clone(),
+        };
         let keys = HeadRows::new(&qk, heads.keys.clone());
         let values = HeadRows::new(&qkv, heads.values.clone());
         let queries = Some(rows.queries.as_slice());

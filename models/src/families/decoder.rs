@@ -98,6 +98,8 @@ pub(super) struct DecoderSpec<'a> {
     pub(super) layout: Layout,
     pub(super) sizes: Sizes,
     pub(super) attention: AttentionSpec,
+    /// For each layer whether its heads rotate. Beyond the end: they do.
+    pub(super) rotating: &'a [bool],
     /// For each layer the sizes of its states, if it has some instead of attention. Beyond the end:
     /// attention.
     pub(super) recurrent: &'a [Option<RecurrentSizes>],
@@ -139,7 +141,9 @@ impl Layer {
                 Ok(Mixer::Recurrent(GatedDelta::load(weights, &name, sizes, *states)?))
             }
             _ => {
-                let (name, attention) = (format!("{name}.self_attn"), spec.attention);
+                let name = format!("{name}.self_attn");
+                let rotates = spec.rotating.get(at as usize).is_none_or(|rotates| *rotates);
+                let attention = AttentionSpec { rotates, ..spec.attention };
                 let attention = Attention::load(weights, &name, sizes, attention, spec.norms)?;
                 Ok::<_, LoadError>(Mixer::Attention(attention))
             }
@@ -228,12 +232,25 @@ impl Decoder {
         attention: AttentionSpec,
         feed_forward: &LoadFeedForward<'_>,
     ) -> Result<Self, LoadError> {
+        Self::load_partly_rotating(architecture, files, sizes, attention, &[], feed_forward)
+    }
+
+    /// As [`Self::load_text`], with layers whose heads do not rotate: `rotating` says which do.
+    pub(super) fn load_partly_rotating(
+        architecture: &str,
+        files: TargetFiles<'_>,
+        sizes: Sizes,
+        attention: AttentionSpec,
+        rotating: &[bool],
+        feed_forward: &LoadFeedForward<'_>,
+    ) -> Result<Self, LoadError> {
         let TargetFiles { dir, config, weights, weight_bytes } = files;
         let spec = DecoderSpec {
             architecture: architecture.into(),
             layout: Layout::of(weights.files(), &Layout::TEXT_ALONE)?,
             sizes,
             attention,
+            rotating,
             recurrent: &[],
             norms: NormWeight::Whole,
             branch_norms: None,

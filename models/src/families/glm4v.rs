@@ -90,6 +90,7 @@ fn load_family(files: TargetFiles<'_>, family: Family) -> Result<Decoder, LoadEr
         layout,
         sizes: read.sizes,
         attention: read.attention,
+        rotating: &[],
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: Some(BRANCH_NORMS),

@@ -33,6 +33,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
             head_norms: HeadNorms::AfterRotation,
             ..AttentionSpec::PLAIN
         },
+        rotating: &[],
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,

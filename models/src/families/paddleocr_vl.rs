@@ -32,6 +32,7 @@ pub(super) fn load(files: TargetFiles<'_>) -> Result<Decoder, LoadError> {
         layout,
         sizes,
         attention: AttentionSpec { qkv_bias: bias, output_bias: bias, ..AttentionSpec::PLAIN },
+        rotating: &[],
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,

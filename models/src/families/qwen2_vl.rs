@@ -41,6 +41,7 @@ fn load_with(
         layout,
         sizes: read.sizes,
         attention: qwen2::ATTENTION,
+        rotating: &[],
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,

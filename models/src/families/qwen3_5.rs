@@ -110,6 +110,7 @@ pub(super) fn load_as(
         attention: attention(config)?,
         norms,
         branch_norms: None,
+        rotating: &[],
         recurrent: &read.recurrent,
         feed_forward,
         rope,

@@ -45,6 +45,7 @@ fn load_with(
         layout,
         sizes,
         attention: read.attention,
+        rotating: &[],
         recurrent: &[],
         norms: NormWeight::Whole,
         branch_norms: None,
