@@ -12,6 +12,7 @@ mod qwen;
 pub mod qwen3_5;
 mod refused;
 mod sizes;
+mod smollm3;
 
 use std::path::Path;
 
@@ -51,9 +52,10 @@ enum Towers {
 }
 
 /// All families that are served.
-pub static FAMILIES: [Family; 16] = [
+pub static FAMILIES: [Family; 17] = [
     llama::FAMILY,
     llama::MISTRAL,
+    smollm3::FAMILY,
     qwen::QWEN2,
     qwen::QWEN3,
     qwen::QWEN3_MOE,

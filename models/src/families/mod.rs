@@ -33,6 +33,7 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_vl;
 mod sizes;
+mod smollm3;
 mod stored_norms;
 mod tower;
 
@@ -137,6 +138,7 @@ type Load = fn(TargetFiles<'_>) -> Result<Decoder, LoadError>;
 const LOADERS: [(&str, Load); FAMILIES.len()] = [
     ("llama", llama::load),
     ("mistral", llama::load_mistral),
+    ("smollm3", smollm3::load),
     ("qwen2", qwen2::load),
     ("qwen3", qwen3::load),
     ("qwen3_moe", qwen3_moe::load),

@@ -45,6 +45,14 @@ FAMILIES = {
                    "tie_word_embeddings": False, "sliding_window": 24, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
                    "torch_dtype": "bfloat16"},
     },
+    # As SmolLM3: the heads of the last of four layers do not rotate; grouped heads, tied, which no key says.
+    "smollm3-tiny": {
+        "config": {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "vocab_size": 176, "hidden_size": 48,
+                   "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+                   "attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-6, "no_rope_layer_interval": 4,
+                   "no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False, "layer_types": ["full_attention"] * 4,
+                   "rope_theta": 5000000.0, "torch_dtype": "bfloat16"},
+    },
     # As Qwen2.5: biases of q, k and v that no key names; windows that are off.
     "qwen2-tiny": {
         "config": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 216, "hidden_size": 40,
@@ -131,7 +139,7 @@ def random_weights(config, seed):
         else:
             gated(p + "mlp", config["intermediate_size"], config.get("mlp_bias", False))
     norm("model.norm", hidden)
-    if not config["tie_word_embeddings"]:
+    if not config.get("tie_word_embeddings", True):
         linear("lm_head", config["vocab_size"], hidden, 3.0)
     dtype = getattr(torch, dtype_of(config))
     return {name: tensor.to(dtype) for name, tensor in out.items()}

@@ -20,6 +20,22 @@ fn llama_tied_with_biases() {
 }
 
 #[test]
+fn smollm3_with_a_layer_that_does_not_rotate() {
+    check_model("smollm3-tiny");
+}
+
+#[test]
+fn layers_of_smollm3_that_do_not_rotate_are_named_or_counted() {
+    // The interval says the same as the list.
+    let dir = changed(
+        "smollm3-tiny",
+        |config| drop(config.as_object_mut().expect("an object").remove("no_rope_layers")),
+        unchanged,
+    );
+    check_checkpoint("smollm3-tiny", dir.path());
+}
+
+#[test]
 fn qwen2() {
     check_model("qwen2-tiny");
 }
@@ -128,6 +144,7 @@ fn what_is_known_of_a_target_comes_from_its_config() {
         ("llama-tiny", "llama", [2, 12]),
         ("llama-tiny-tied", "llama", [2, 12]),
         ("qwen2-tiny", "qwen2", [1, 8]),
+        ("smollm3-tiny", "smollm3", [2, 12]),
         ("qwen3-moe-tiny", "qwen3_moe", [2, 16]),
         ("qwen3-moe-tiny-sparse", "qwen3_moe", [1, 20]),
     ] {
@@ -163,7 +180,7 @@ fn configs_that_are_not_computed_are_refused_by_name() {
         "llama-tiny",
         "model_type",
         json!("gemma3"),
-        "model_type: expected one of llama, mistral, qwen2, qwen3, qwen3_moe, qwen3_vl, \
+        "model_type: expected one of llama, mistral, smollm3, qwen2, qwen3, qwen3_moe, qwen3_vl, \
          qwen3_vl_moe, qwen2_vl, qwen2_5_vl, paddleocr_vl, hunyuan_vl, glm4v, glm_ocr, gemma4, \
          gemma4_text, gemma4_unified, gemma4_unified_text, qwen3_5, qwen3_5_text, qwen3_8, \
          qwen3_8_text, qwen3_5_moe, qwen3_5_moe_text, qwen3_8_moe, qwen3_8_moe_text, found gemma3",
@@ -195,6 +212,9 @@ fn configs_that_are_not_computed_are_refused_by_name() {
         json!(5),
         "mlp.gate.weight has shape [6, 40], the model needs [5, 40]",
     );
+    for layers in [json!([1, 1, 0]), json!([1, 1, 1, 2])] {
+        refused("smollm3-tiny", "no_rope_layers", layers, "expected 0 or 1 for each of 4 layers");
+    }
     refused("llama-tiny-tied", "mlp_bias", json!(false), "does not use, the first is");
     refused("llama-tiny", "attention_bias", json!(true), "q_proj.bias is missing");
 }

@@ -213,6 +213,11 @@ fn the_lanes_of_llama_are_identical() {
 }
 
 #[test]
+fn the_lanes_of_smollm3_are_identical() {
+    lanes_are_identical("smollm3-tiny");
+}
+
+#[test]
 fn the_lanes_of_qwen2_are_identical() {
     lanes_are_identical("qwen2-tiny");
 }

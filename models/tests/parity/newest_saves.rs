@@ -134,6 +134,7 @@ fn text_models_may_have_the_names_of_mlx_vlm() {
         "llama-tiny",
         "llama-tiny-tied",
         "mistral-tiny",
+        "smollm3-tiny",
         "qwen2-tiny",
         "qwen3-tiny",
         "qwen3-tiny-q4",
