@@ -352,8 +352,10 @@ fn hostile() -> Vec<(String, GrammarSource)> {
     all
 }
 
-/// Most time of one thread, in milliseconds, and most memory of one hostile grammar.
-pub(super) const MOST: Cost = Cost { ms: 2_000, bytes: 128 << 20 };
+/// Most time of one thread, in milliseconds, and most memory of one hostile grammar. The costliest take
+/// half a second on one machine and more than two on a slow one that other work shares; without their
+/// bounds they take minutes.
+pub(super) const MOST: Cost = Cost { ms: 10_000, bytes: 128 << 20 };
 
 /// A vocabulary of SmolLM2's size, and the compiler for it. Hostile grammars cost more with many
 /// tokens, so that a small vocabulary would show nothing.
@@ -364,7 +366,7 @@ static LARGE: LazyLock<Arc<(Vocabulary, ParserFactory)>> = LazyLock::new(|| {
 });
 
 #[test]
-fn hostile_grammars_cost_at_most_two_seconds_of_one_thread_and_128_mib() {
+fn hostile_grammars_cost_seconds_of_one_thread_and_128_mib() {
     let mut over = vec![];
     for (name, source) in hostile() {
         let large = Arc::clone(&LARGE);
