@@ -10,6 +10,9 @@ DESTDIR =
 STEPS = 20
 # Of `make fuzz`: for each target.
 SECONDS = 60
+# Of `make check`: yes or no. CI lints while it builds, and has run the tests before.
+LINTS = yes
+TESTS = yes
 # Of `make many`.
 PORT = 30000
 # Of `make chaos`.
@@ -31,8 +34,8 @@ test: setup ## install what is missing, build, run the suite
 test-more: setup ## tests that need Python packages, a browser or minutes (half an hour at most)
 	@sh scripts/test-more.sh
 
-check: setup ## format, sizes, structure, lints, licences, tests and purity of the cores: quick, for each change
-	@sh scripts/check.sh
+check: setup ## format, sizes, structure, lints, licences, tests and purity of the cores: quick, for each change [LINTS=yes TESTS=yes]
+	@LINTS=$(LINTS) TESTS=$(TESTS) sh scripts/check.sh
 
 check-macos: setup ## types and lints of everything for macOS, on Linux as well (needs a network once)
 	@sh scripts/check-macos.sh

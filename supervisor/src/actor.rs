@@ -19,8 +19,7 @@ use paceline_supervisor_core::{
     Action, Event, Notice, OrderId, Supervisor, Ticket, WorkerId, WorkerSlot,
 };
 use paceline_system::Clock;
-use paceline_vocabulary::Exit as OurExit;
-use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
+use paceline_vocabulary::{Epoch, Exit as OurExit, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
