@@ -83,17 +83,6 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_codes_of_core_and_processes_are_the_same() {
-        use paceline_supervisor_core::worker::exit_code;
-        use paceline_vocabulary::Exit;
-        assert_eq!(exit_code::BAD_CONFIGURATION, Exit::Config as i32);
-        assert_eq!(exit_code::MODEL_REFUSED, Exit::ModelRefused as i32);
-        assert_eq!(exit_code::UNAVAILABLE, Exit::Unavailable as i32);
-        assert_eq!(exit_code::INTERNAL_ERROR, Exit::Bug as i32);
-        assert_eq!(exit_code::MEMORY_STRANDED, Exit::MemoryStranded as i32);
-    }
-
-    #[test]
     fn each_key_that_the_table_lets_change_is_one_of_the_core_in_the_same_form() {
         let routing = RoutingConfig {
             max_concurrent: Auto::Is(3),

@@ -19,6 +19,22 @@ pub enum Exit {
     MemoryStranded = 78,
 }
 
+impl Exit {
+    /// The end with this exit code; `None` for a code that no process of ours ends with.
+    pub fn of(code: i32) -> Option<Self> {
+        let all = [
+            Exit::Asked,
+            Exit::Config,
+            Exit::ModelRefused,
+            Exit::Unavailable,
+            Exit::Bug,
+            Exit::RestartMe,
+            Exit::MemoryStranded,
+        ];
+        all.into_iter().find(|exit| *exit as i32 == code)
+    }
+}
+
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {
         std::process::ExitCode::from(exit as u8)

@@ -4,7 +4,7 @@
 
 use std::ops::Deref;
 
-use paceline_vocabulary::{Epoch, KeyId, Lane, Millis, Permit, RouteReason, Term};
+use paceline_vocabulary::{Epoch, Exit, KeyId, Lane, Millis, Permit, RouteReason, Term};
 
 use crate::denial::Denial;
 use crate::drafter::DrafterPlan;
@@ -70,7 +70,7 @@ impl FaultySupervisor {
     }
 
     fn alter_event(&self, event: Event) -> Event {
-        let refused = worker::WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+        let refused = worker::WorkerExit::Code(Exit::ModelRefused as i32);
         let is_refusal = matches!(
             &event,
             Event::Worker(_, worker::Event::Exited { exit, .. }) if *exit == refused
@@ -96,7 +96,7 @@ impl FaultySupervisor {
                 Some(Bug::MissedRefusal),
                 Event::Worker(id, worker::Event::Exited { epoch, log, .. }),
             ) if is_refusal => {
-                let exit = worker::WorkerExit::Code(worker::exit_code::INTERNAL_ERROR);
+                let exit = worker::WorkerExit::Code(Exit::Bug as i32);
                 Event::Worker(id, worker::Event::Exited { epoch, exit, log })
             }
             (_, event) => event,

@@ -5,23 +5,9 @@ use std::sync::Arc;
 
 use paceline_vocabulary::report::{DrafterInfo, Heartbeat, ModelInfo, SpeculationFigures};
 use paceline_vocabulary::state::WorkerPhase;
-use paceline_vocabulary::{Epoch, Millis};
+use paceline_vocabulary::{Epoch, Exit, Millis};
 
 use crate::capacity::Capacity;
-
-/// Exit codes of our own programs. A test of the shell compares them with `paceline_vocabulary::Exit`.
-pub mod exit_code {
-    /// Bad configuration.
-    pub const BAD_CONFIGURATION: i32 = 64;
-    /// The model's files are refused: each start with them ends the same.
-    pub const MODEL_REFUSED: i32 = 65;
-    /// A file, port or process that it needs is missing.
-    pub const UNAVAILABLE: i32 = 69;
-    /// An internal error.
-    pub const INTERNAL_ERROR: i32 = 70;
-    /// Host memory is stranded; another start would make it worse.
-    pub const MEMORY_STRANDED: i32 = 78;
-}
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,35 +22,33 @@ pub enum WorkerExit {
 
 impl fmt::Display for WorkerExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |names: &[(i32, &'static str)], n: i32| {
-            names.iter().find(|(m, _)| *m == n).map(|(_, name)| *name)
-        };
         match self {
             WorkerExit::Code(code) => {
-                let known = [
-                    (exit_code::BAD_CONFIGURATION, "bad configuration"),
-                    (exit_code::MODEL_REFUSED, "the model is refused"),
-                    (exit_code::UNAVAILABLE, "something it needs is missing"),
-                    (exit_code::INTERNAL_ERROR, "internal error"),
-                    (exit_code::MEMORY_STRANDED, "host memory is stranded"),
-                ];
-                write!(f, "exit code {code}")?;
-                name(&known, *code).map_or(Ok(()), |meaning| write!(f, " ({meaning})"))
+                let meaning = match Exit::of(*code) {
+                    Some(Exit::Config) => " (bad configuration)",
+                    Some(Exit::ModelRefused) => " (the model is refused)",
+                    Some(Exit::Unavailable) => " (something it needs is missing)",
+                    Some(Exit::Bug) => " (internal error)",
+                    Some(Exit::MemoryStranded) => " (host memory is stranded)",
+                    Some(Exit::Asked | Exit::RestartMe) | None => "",
+                };
+                write!(f, "exit code {code}{meaning}")
             }
             WorkerExit::Signal(signal) => {
                 // The numbers that Linux and macOS share; others are given as numbers.
-                let known = [
-                    (3, "SIGQUIT"),
-                    (4, "SIGILL"),
-                    (5, "SIGTRAP"),
-                    (6, "SIGABRT"),
-                    (8, "SIGFPE"),
-                    (9, "SIGKILL"),
-                ];
-                let more = [(11, "SIGSEGV"), (13, "SIGPIPE"), (15, "SIGTERM")];
-                write!(f, "signal {signal}")?;
-                let found = name(&known, *signal).or_else(|| name(&more, *signal));
-                found.map_or(Ok(()), |word| write!(f, " ({word})"))
+                let word = match signal {
+                    3 => " (SIGQUIT)",
+                    4 => " (SIGILL)",
+                    5 => " (SIGTRAP)",
+                    6 => " (SIGABRT)",
+                    8 => " (SIGFPE)",
+                    9 => " (SIGKILL)",
+                    11 => " (SIGSEGV)",
+                    13 => " (SIGPIPE)",
+                    15 => " (SIGTERM)",
+                    _ => "",
+                };
+                write!(f, "signal {signal}{word}")
             }
             WorkerExit::Unknown => f.write_str("ended"),
         }

@@ -29,7 +29,7 @@ use paceline_vocabulary::{Epoch, Millis};
 pub use event::{Action, Event};
 use host_memory::HostMemory;
 pub use identity::{WorkerClaim, WorkerIdentity};
-pub use life::{Life, WorkerDescription, WorkerExit, exit_code};
+pub use life::{Life, WorkerDescription, WorkerExit};
 use phase::UnexpectedEnd;
 pub use phase::{HangKind, Phase, StopReason, StopStage, SuspectReason};
 pub use process_memory::ProcessMemory;

@@ -1,8 +1,7 @@
 //! How a worker's process is ended in stages, and whether another start follows its end.
 
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Exit, Millis};
 
-use super::life::exit_code;
 use super::phase::UnexpectedEnd;
 use super::refusal::{LOOK_MS, ModelFiles};
 use super::restart::Restart;
@@ -108,20 +107,20 @@ impl Worker {
             UnexpectedEnd::Exited(exit) => format!("{exit}: {failure}"),
             UnexpectedEnd::NotStarted(cause) | UnexpectedEnd::Hung(cause) => cause.clone(),
         };
-        self.files.refused =
-            matches!(end, UnexpectedEnd::Exited(WorkerExit::Code(exit_code::MODEL_REFUSED)));
-        let restart = match end {
+        let exit = match &end {
+            UnexpectedEnd::Exited(WorkerExit::Code(code)) => Exit::of(*code),
+            _ => None,
+        };
+        self.files.refused = exit == Some(Exit::ModelRefused);
+        let restart = match (&end, exit) {
             _ if self.files.refused => Some(Restart::Exhausted { retry: now + LOOK_MS }),
             // Another start would strand more memory.
-            UnexpectedEnd::Exited(WorkerExit::Code(exit_code::MEMORY_STRANDED)) => None,
+            (_, Some(Exit::MemoryStranded)) => None,
             // Bad configuration, unreadable files or no program: an early start would fail again.
-            UnexpectedEnd::Exited(WorkerExit::Code(
-                exit_code::BAD_CONFIGURATION | exit_code::UNAVAILABLE,
-            ))
-            | UnexpectedEnd::NotStarted(_) => {
+            (_, Some(Exit::Config | Exit::Unavailable)) | (UnexpectedEnd::NotStarted(_), _) => {
                 Some(Restart::Exhausted { retry: self.budget.open(now) })
             }
-            UnexpectedEnd::Exited(_) | UnexpectedEnd::Hung(_) => {
+            (UnexpectedEnd::Exited(_) | UnexpectedEnd::Hung(_), _) => {
                 Some(self.budget.spend(came_up, now))
             }
         };
@@ -237,9 +236,7 @@ mod tests {
 
     #[test]
     fn an_internal_error_is_restarted_at_once_and_a_bad_configuration_is_not() {
-        for (code, again) in
-            [(exit_code::INTERNAL_ERROR, true), (exit_code::BAD_CONFIGURATION, false)]
-        {
+        for (code, again) in [(Exit::Bug as i32, true), (Exit::Config as i32, false)] {
             let mut worker = started(WorkerKind::Target, false);
             let exited =
                 Event::Exited { epoch: Epoch(1), exit: WorkerExit::Code(code), log: String::new() };

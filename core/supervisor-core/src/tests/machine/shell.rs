@@ -1,5 +1,7 @@
 //! Reaction of the machine to the core's orders: the shell's part, processes, the target's links.
 
+use paceline_vocabulary::Exit;
+
 use super::{Delivered, Fate, Happening, Machine, Process, TargetLinks, kind, target};
 use crate::tests::testing::*;
 
@@ -220,7 +222,7 @@ impl Machine {
         self.processes.insert(worker, Process::new(epoch, model, self.now, load_ms));
         if self.faults.unloadable_until[of] > self.now {
             let delay = 10 + self.random.below(load_ms);
-            let exit = WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+            let exit = WorkerExit::Code(Exit::ModelRefused as i32);
             self.post(delay, Happening::Dies(worker, epoch, exit));
         } else if self.faults.loops[of] > 0 {
             self.faults.loops[of] -= 1;
@@ -242,7 +244,7 @@ impl Machine {
         let epoch = process.epoch;
         match worker {
             WorkerId::Target => {
-                let is_refused = exit == WorkerExit::Code(worker::exit_code::MODEL_REFUSED);
+                let is_refused = exit == WorkerExit::Code(Exit::ModelRefused as i32);
                 let refused = (self.files.tried, self.last_order, self.term);
                 let is_alone = is_refused && self.orders.is_empty();
                 self.files.refused = is_alone.then_some(refused);
