@@ -3,8 +3,8 @@
 //! settle.
 //!
 //! ```text
-//!  rows of B in C (x @ W.T)   one SIMD vector of L numbers per element runs over k in steps of L; the last, shorter step has zeros
-//!                             behind k; its numbers are folded by halves: i and i+L/2, i and i+L/4, …
+//!  rows of B in C (x @ W.T)   one SIMD vector of L numbers per element runs over k in steps of L; the last step
+//!                             may be shorter and has zeros behind k; its numbers are folded by halves: i and i+L/2, i and i+L/4, …
 //!  columns of B in C (p @ V)  one number of a SIMD vector per element, k in order, one fused step each
 //! ```
 //! A block keeps the sums of some rows × some columns in registers. Which blocks a product is cut

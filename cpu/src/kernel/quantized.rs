@@ -1,7 +1,7 @@
 //! The sums of a product by a quantized weight, in the order of [`super::blocks`].
 //!
-//! A weight becomes the float scale · q + bias, rounded once, and takes the place in a SIMD vector that it has in the
-//! float product. So an element has the bits of the float product by the expanded weight, whatever
+//! A weight becomes the float scale · q + bias, rounded once, and takes the place in a SIMD vector that
+//! it has in the float product. So an element of the product has the bits of the float product by the expanded weight, whatever
 //! the number of rows, and each number of rows is computed in the way that is fastest for it:
 //!
 //! ```text

@@ -1,7 +1,6 @@
-//! The protocols that clients use, one folder each. A front decodes its protocol's messages to
-//! [`paceline_protocols::inference::input`], and encodes events and errors of [`crate::inference`]. Another
-//! protocol is another folder here. [`connection`] is what their listening sockets share,
-//! `effort` a field that several of them have.
+//! The ports that clients use, a folder for each kind. A front has `paceline_protocols` decode the
+//! messages of its protocol, gives the requests to [`crate::inference`], and sends what the protocol
+//! makes of their events and errors. [`connection`] is what the listening sockets share.
 
 pub mod connection;
 pub mod decoding;

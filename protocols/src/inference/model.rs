@@ -12,7 +12,7 @@ pub struct ModelDescription {
     pub architecture: String,
     /// Tokens of its vocabulary.
     pub vocab_size: u32,
-    /// Longest sequence.
+    /// Most tokens of prompt and answer together.
     pub context_length: u32,
     /// Most tokens of a prompt.
     pub max_prompt_tokens: u32,
@@ -33,8 +33,8 @@ pub struct ModelDescription {
 /// The tokens of a request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenCount {
-    /// The prompt.
+    /// Ids of the prompt, after the chat template and with the places of images.
     pub ids: Vec<u32>,
-    /// Longest sequence of the model.
+    /// Most tokens of prompt and answer together, for the served model.
     pub context_length: u32,
 }

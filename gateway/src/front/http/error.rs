@@ -1,5 +1,4 @@
-//! [`InferenceError`]s as HTTP answers: one table of statuses, headers for clients that try again,
-//! and the names that a protocol has for the fields of [`paceline_protocols::inference::input`].
+//! [`InferenceError`]s as HTTP answers, with headers for clients that try again.
 
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
