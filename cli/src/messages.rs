@@ -45,8 +45,8 @@ pub fn parse(text: &str) -> Result<Conversation, InferenceError> {
     let fields: Map<String, Value> = json::decode(body, json::MAX_NUMBERS)?;
     let of_others = fields.keys().find(|name| !["messages", "tools"].contains(&name.as_str()));
     if let Some(name) = of_others.filter(|name| !fields[*name].is_null()) {
-        let expected = "messages and tools alone: other settings are flags of the command";
-        return refuse(name, expected, "this field");
+        let expected = "no field beside messages and tools, because other settings are flags";
+        return refuse(name, expected, "one");
     }
     let input = chat::input(json::decode(body, json::MAX_NUMBERS)?)?;
     let PromptInput::Conversation(conversation) = input.prompt else {
