@@ -5,6 +5,7 @@
 //! - [`images`]: image files under bounds; placeholders of a prompt.
 //! - [`grammar`]: frames that hold an answer to a schema and to the family's tool calls.
 //! - [`stream`]: token ids become text, reasoning and tool calls.
+//! - [`shape`]: what a request asks of text, thoughts and tool calls, after a prompt of a model.
 //! - [`json`]: JSON of a request, within one budget.
 //! - [`error`]: a field of a request that cannot be served.
 //!
@@ -19,6 +20,7 @@ pub mod json;
 pub mod prompt;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
+pub mod shape;
 pub mod stream;
 
 /// Time that a test's work takes.

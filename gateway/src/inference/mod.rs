@@ -43,17 +43,16 @@ use std::time::Duration;
 
 use paceline_process::config::LimitsConfig;
 use paceline_process::telemetry::trace::Span;
-use paceline_protocols::inference::error::{InferenceError, Result, refuse};
+use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_protocols::inference::input::RequestInput;
 use paceline_protocols::inference::params::GenerationParams;
 use paceline_protocols::inference::request::{Request, check};
 use paceline_system::clock::monotonic_ns;
-use paceline_text::grammar::{AnswerForm, ModelAnswers, ThoughtRule};
 use paceline_text::images::{ExpandedPrompt, ReservedTokens, expand_placeholders};
 use paceline_text::prompt::conversation::Conversation;
-use paceline_text::prompt::format::PromptThought;
 use paceline_text::prompt::{PromptError, PromptIds, Source};
-use paceline_text::stream::{ConversationReading, OfferedTools};
+use paceline_text::shape::ShapedAnswer;
+use paceline_text::stream::ConversationReading;
 use paceline_vocabulary::generation::Generation;
 use paceline_vocabulary::trace::TraceId;
 use paceline_vocabulary::{KeyId, Reason, RequestId, TraceContext};
@@ -385,13 +384,11 @@ impl Inference {
         }
         check_model(&params.model, &serving.model)?;
         let context = ModelContext { model: &serving.model, language, limits: &self.limits };
-        let form = form_of(&source, &params)?;
-        if params.channels.is_some() && !language.answer_tags.has_channels() {
-            let expected = "another constraint, because this model does not answer in channels";
-            return refuse("sampling_params.structural_tag", expected, "one");
+        let asked = params.shape.asked(&source);
+        if !asked.is_free() {
+            params.check_held()?;
         }
-        let mut reading = reading_of(&source, &params);
-        let is_off = matches!(&source, Source::Chat(asked) if asked.switches_thinking_off());
+        asked.check(language)?;
         let Prompt { made, images, image_tokens: counts } = match &source {
             Source::Chat(whole) if params.drop_oldest => {
                 self.fitting_prompt(&context, party, whole, &params).await?
@@ -401,11 +398,8 @@ impl Inference {
         let PromptIds { ids: prompt_ids, last_turn } = made;
         let labels = if images.is_empty() { labels } else { labels.with_images() };
         record.images = images.len();
-        let at_end = language.answer_tags.thought_at_end(&prompt_ids, &language.tokens);
-        if let Some(reading) = &mut reading {
-            reading.thought_is_open = at_end == PromptThought::Open;
-            reading.one_call = params.one_call;
-        }
+        let vocabulary = serving.model.vocab_size;
+        let shaped = asked.after(&prompt_ids, language, vocabulary, self.thinking_budget);
         let processor = language.images.as_deref();
         let expanded = expand_placeholders(prompt_ids, field, processor, &counts)?;
         let last_turn = last_turn.map(|place| expanded.shifted(place, &counts));
@@ -413,20 +407,8 @@ impl Inference {
         record.prompt_tokens = ids.len();
         let mut generation = context.fit(&params, field, ids, labels)?;
         generation.last_turn = last_turn.and_then(|place| u32::try_from(place).ok());
-        let thought = ThoughtRule::of(at_end, is_off);
-        let tags = &language.answer_tags;
-        let ends_thought = params.form_after_thought && thought == ThoughtRule::Open;
-        let has_thoughts = reading.is_some() || ends_thought || params.channels.is_some();
-        let answers = ModelAnswers { tags, thought, one_call: params.one_call };
-        let end_ids = &language.stop_ids;
-        let known = |id: &&u32| **id < serving.model.vocab_size;
-        let end_ids: Vec<u32> = end_ids.iter().filter(known).copied().collect();
-        let budget = params.thinking_budget.unwrap_or(self.thinking_budget);
-        if reading.is_some() && budget > 0 {
-            let budget = answers.thought_budget(budget, &language.tokens);
-            generation.thought = budget.filter(|budget| budget.is_of(serving.model.vocab_size));
-        }
-        generation.grammar = form.grammar(has_thoughts.then_some(answers), &end_ids)?;
+        let ShapedAnswer { reading, grammar, thought } = shaped?;
+        (generation.grammar, generation.thought) = (grammar, thought);
         Ok(Prepared { served, params, generation, reading, images, image_starts })
     }
 
@@ -491,26 +473,4 @@ impl Inference {
         answer.hold(place);
         Ok(answer)
     }
-}
-
-/// Constraints of the answer.
-fn form_of(source: &Source, params: &GenerationParams) -> Result<AnswerForm> {
-    let text = params.form.clone();
-    let form = match (source, &params.channels) {
-        (Source::Chat(conversation), _) => AnswerForm::of_conversation(text, conversation),
-        (_, Some(channels)) => channels.clone(),
-        (_, None) => AnswerForm::of_text(text),
-    };
-    if !form.is_free() {
-        params.check_held()?;
-    }
-    Ok(form)
-}
-
-/// How the answer is read: conversations have thoughts and tool calls, other prompts only text.
-fn reading_of(source: &Source, params: &GenerationParams) -> Option<ConversationReading> {
-    let Source::Chat(conversation) = source else { return None };
-    let tools =
-        (!conversation.tools.is_empty()).then(|| Arc::new(OfferedTools::new(&conversation.tools)));
-    Some(ConversationReading { tools, offered_only: params.one_tool_call, ..Default::default() })
 }

@@ -8,6 +8,7 @@ use paceline_proto::v1;
 use paceline_text::images::Detail;
 use paceline_text::json::JsonBudget;
 use paceline_text::prompt::conversation::Effort;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::RouteWish;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
@@ -51,9 +52,10 @@ pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput> {
         Some(Prompt::Text(text)) => PromptInput::Text(text),
         Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
     };
-    let (route, form) = (route_wish(route)?, text_form(grammar)?);
+    let (route, shape) = (route_wish(route)?, AnswerShape::of_text(text_form(grammar)?));
     let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
-    let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
+    let params =
+        GenerationParams { model, route, report_margins, samples, logprobs, shape, ..rest };
     Ok(RequestInput { prompt, params })
 }
 
@@ -79,10 +81,11 @@ pub fn chat(message: v1::ChatRequest) -> Result<RequestInput> {
         reasoning_effort,
         thinking_budget,
     } = message;
-    let (route, form) = (route_wish(route)?, text_form(grammar)?);
+    let (route, shape) = (route_wish(route)?, AnswerShape::of_text(text_form(grammar)?));
+    let shape = AnswerShape { thinking_budget, ..shape };
     let (rest, samples) = (params(sampling, limits), SampleCount::checked(samples)?);
-    let rest = GenerationParams { thinking_budget, ..rest };
-    let params = GenerationParams { model, route, report_margins, samples, logprobs, form, ..rest };
+    let params =
+        GenerationParams { model, route, report_margins, samples, logprobs, shape, ..rest };
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(at, message)| conversation_message(at, message));
     let tool = |v1::Tool { name, description, parameters, strict }| ToolInput {
@@ -323,7 +326,7 @@ mod tests {
             (Kind::Regex("a*".into()), TextForm::Regex("a*".into())),
             (Kind::Lark("start: \"a\"".into()), TextForm::Lark("start: \"a\"".into())),
         ] {
-            assert_eq!(form(Some(kind)).expect("a grammar").params.form, Some(expected));
+            assert_eq!(form(Some(kind)).expect("a grammar").params.shape.text, Some(expected));
         }
         refused(form(None), "grammar", "none of them");
     }
@@ -388,12 +391,11 @@ mod tests {
             report_usage: false,
             logprobs: Some(3),
             samples: SampleCount::checked(4).expect("few"),
-            form: Some(TextForm::JsonObject),
-            channels: None,
-            one_tool_call: false,
-            form_after_thought: false,
-            thinking_budget: Some(2048),
-            one_call: false,
+            shape: AnswerShape {
+                text: Some(TextForm::JsonObject),
+                thinking_budget: Some(2048),
+                ..Default::default()
+            },
         };
         assert_eq!(chat(message).expect("every enum is known").params, expected);
     }

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use paceline_text::grammar::{AnswerForm, check_form};
+use paceline_text::grammar::check_form;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::RouteWish;
-use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, OutOfRange, SamplingRule, SamplingWish};
 
 use super::bounds::{self, SampleCount};
@@ -58,22 +58,8 @@ pub struct GenerationParams {
     pub logprobs: Option<u32>,
     /// How many samples.
     pub samples: SampleCount,
-    /// Whether each sample has one tool call at most. A call of a tool that is not offered is text
-    /// then, so that it does not take the place of a call that the client can run.
-    pub one_tool_call: bool,
-    /// Constraint of the answer's text.
-    pub form: Option<TextForm>,
-    /// Constraint of the answer in the channels of the model's family, for a prompt of ids. It comes
-    /// in place of `form`.
-    pub channels: Option<AnswerForm>,
-    /// Whether a thought that a prompt of ids has opened ends before `form` holds. In answers to
-    /// conversations it always does.
-    pub form_after_thought: bool,
-    /// Most tokens of the thought before the answer to a conversation; 0: any number. Absent: as the
-    /// operator sets it.
-    pub thinking_budget: Option<u32>,
-    /// Whether the answer ends after its first complete call of an offered tool.
-    pub one_call: bool,
+    /// What is asked of text, thoughts and tool calls.
+    pub shape: AnswerShape,
 }
 
 impl GenerationParams {
@@ -100,8 +86,8 @@ impl GenerationParams {
             return refuse("logprobs", format!("0 to {MAX_LOGPROBS}"), count);
         }
         bounds::stops(&self.stop)?;
-        if let Some(form) = &self.form {
-            check_form(form)?;
+        if let Some(text) = &self.shape.text {
+            check_form(text)?;
             self.check_held()?;
         }
         Ok(self)
@@ -200,6 +186,7 @@ fn check_min_tokens(least: u32, most: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use paceline_vocabulary::Reason;
+    use paceline_vocabulary::generation::TextForm;
 
     use super::*;
     use crate::inference::error::InferenceError;
@@ -332,8 +319,8 @@ mod tests {
     #[test]
     fn an_answer_that_is_held_to_a_form_ends_where_the_form_does() {
         let check = |change: fn(&mut GenerationParams)| {
-            let mut params =
-                GenerationParams { form: Some(TextForm::JsonObject), ..Default::default() };
+            let mut params = GenerationParams::default();
+            params.shape.text = Some(TextForm::JsonObject);
             change(&mut params);
             params.check().map(|_| ()).map_err(|error| error.field.expect("a field"))
         };
@@ -341,7 +328,7 @@ mod tests {
         assert_eq!(check(|params| params.ignore_eos = true), Err("limits.ignore_eos".into()));
         assert_eq!(check(|params| params.min_tokens = 1), Err("limits.min_tokens".into()));
         let large = |params: &mut GenerationParams| {
-            params.form = Some(TextForm::Regex("a".repeat(20 << 10)));
+            params.shape.text = Some(TextForm::Regex("a".repeat(20 << 10)));
         };
         assert_eq!(check(large), Err("grammar.regex".into()));
     }

@@ -132,7 +132,7 @@ impl OpenToolCall {
         let Some(name) = self.piece.name.as_ref().filter(|_| !self.has_started) else {
             return Ok(());
         };
-        let must_be_offered = !self.is_certain || context.reading.offered_only;
+        let must_be_offered = !self.is_certain || context.reading.one_call;
         if must_be_offered && !context.tools().is_some_and(|tools| tools.has(name)) {
             return Err(BrokenToolCall::other("the name of an offered tool", "another name"));
         }
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_call_of_a_tool_that_is_not_offered_may_be_text() {
-        let alone = ConversationReading { offered_only: true, ..offered() };
+        let alone = ConversationReading { one_call: true, ..offered() };
         for SampleAnswer { calls: format, answer, text: _ } in sample_answers() {
             let answer = answer.replacen("read", "fly", 1);
             for tokens in [true, false] {

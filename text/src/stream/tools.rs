@@ -110,9 +110,8 @@ pub struct ConversationReading {
     pub thought_is_open: bool,
     /// The beginning of the ids of tool calls.
     pub call_ids: String,
-    /// Whether a call of a tool that is not offered is text. Otherwise the client gets the call.
-    pub offered_only: bool,
-    /// Whether the answer ends after its first complete call of an offered tool.
+    /// Whether the answer ends after its first complete call of an offered tool, and a call of
+    /// another tool is text. Otherwise the client gets each call.
     pub one_call: bool,
 }
 

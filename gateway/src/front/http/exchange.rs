@@ -90,8 +90,7 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
     let mut open = front.inference.open(context);
     let decoded = front.read::<P>(&mut open, source).await?;
-    let Decoded { mut input, more, writer, stream, calls, paths } = decoded;
-    input.params.one_tool_call = calls == AllowedToolCalls::One;
+    let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let (keep_alive, samples) = (front.keep_alive, input.params.samples);
     let writer = ToolCallFilter::new(writer, calls, samples);
     let more = MorePrompts { requests: more, samples };
@@ -205,7 +204,7 @@ fn checked<W>(decoded: Decoded<W>, inference: &Inference) -> Result<Decoded<W, R
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let several = !more.is_empty();
     let check = |(mut input, at): (RequestInput, u32)| {
-        input.params.one_call = calls == AllowedToolCalls::One;
+        input.params.shape.one_call = calls == AllowedToolCalls::One;
         let error = |error| if several { of_prompt(error, at) } else { error };
         inference.check(input).map_err(|cause| paths.translate(error(cause)))
     };

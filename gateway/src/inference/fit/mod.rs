@@ -128,7 +128,7 @@ impl ModelContext<'_> {
             cache_scope: labels.cache_scope,
             route: params.route,
             report_margins: params.report_margins,
-            report_so_far: params.report_usage || !params.stop.is_empty() || params.one_call,
+            report_so_far: params.report_usage || !params.stop.is_empty() || params.shape.one_call,
             images: Vec::new(),
             tokenizer_vocab: language.tokens.vocabulary_size(),
             grammar: None,

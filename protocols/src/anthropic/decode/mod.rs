@@ -2,6 +2,7 @@
 
 use paceline_proto::limits;
 use paceline_text::prompt::conversation::Effort;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
@@ -141,8 +142,7 @@ pub fn decode(body: MessagesRequest, purpose: Purpose) -> Result<Decoded<Asked>>
         route: route.map(|word| values::route(&word)).transpose()?,
         // message_start has the cached tokens.
         report_usage: true,
-        form,
-        thinking_budget: budget,
+        shape: AnswerShape { thinking_budget: budget, ..AnswerShape::of_text(form) },
         ..Default::default()
     };
     Ok(Decoded {

@@ -206,8 +206,8 @@ fn the_output_may_have_a_schema() {
     let format = json!({"type": "json_schema", "schema": {"type": "object"}});
     let decoded = served(json!({"output_config": {"format": format}}));
     let expected = TextForm::JsonSchema(r#"{"type":"object"}"#.into());
-    assert_eq!(decoded.input.params.form, Some(expected));
-    assert_eq!(served(json!({"output_config": {"format": null}})).input.params.form, None);
+    assert_eq!(decoded.input.params.shape.text, Some(expected));
+    assert_eq!(served(json!({"output_config": {"format": null}})).input.params.shape.text, None);
 }
 
 #[test]
@@ -241,8 +241,9 @@ fn thinking_and_effort_are_for_the_template() {
 
 #[test]
 fn the_budget_of_thinking_is_decoded() {
-    let budget =
-        |thinking: Value| served(json!({ "thinking": thinking })).input.params.thinking_budget;
+    let budget = |thinking: Value| {
+        served(json!({ "thinking": thinking })).input.params.shape.thinking_budget
+    };
     assert_eq!(budget(json!({"type": "enabled", "budget_tokens": 1024})), Some(1024));
     assert_eq!(budget(json!({"type": "adaptive", "budget_tokens": null})), None);
     assert_eq!(budget(json!(null)), None);

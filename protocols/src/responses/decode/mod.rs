@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use base64::Engine as _;
 use paceline_proto::limits;
 use paceline_text::prompt::conversation::Effort;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::{Map, Value};
@@ -158,7 +159,7 @@ pub fn decode(body: ResponsesRequest) -> Result<Decoded<Asked>> {
         show_special: !skip_special_tokens.unwrap_or(true),
         route: route.map(|word| values::route(&word)).transpose()?,
         logprobs,
-        form,
+        shape: AnswerShape::of_text(form),
         ..Default::default()
     };
     Ok(Decoded {

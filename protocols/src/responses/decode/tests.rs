@@ -212,14 +212,14 @@ fn a_choice_of_tools_has_the_name_that_the_model_knows() {
 #[test]
 fn a_format_holds_the_text_and_is_repeated() {
     let with = |format: Value| served(json!({"text": {"format": format, "verbosity": "low"}}));
-    assert_eq!(with(json!({"type": "text"})).input.params.form, None);
+    assert_eq!(with(json!({"type": "text"})).input.params.shape.text, None);
     let object = with(json!({"type": "json_object"}));
-    assert_eq!(object.input.params.form, Some(TextForm::JsonObject));
+    assert_eq!(object.input.params.shape.text, Some(TextForm::JsonObject));
     let format =
         json!({"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true});
     let schema = with(format.clone());
     let expected = TextForm::JsonSchema(r#"{"type":"object"}"#.into());
-    assert_eq!(schema.input.params.form, Some(expected));
+    assert_eq!(schema.input.params.shape.text, Some(expected));
     assert_eq!(schema.writer.repeated["text"], json!({ "format": format }));
     let plain = served(json!({}));
     assert_eq!(plain.writer.repeated["text"], json!({"format": {"type": "text"}}));

@@ -10,6 +10,7 @@ use paceline_proto::smg::grpc::common::Modality;
 use paceline_proto::vllm::grpc::engine as vllm;
 use paceline_text::grammar::{AnswerForm, one_of};
 use paceline_text::images::{Detail, EncodedImage, ImageSource};
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use vllm::sampling_params::Constraint;
@@ -174,7 +175,7 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams> {
         u32::try_from(count)
             .map_err(|_| InferenceError::invalid("sampling_params.logprobs", "0 to 20", count))
     };
-    let forms = constraint.map(form).transpose()?.unwrap_or_default();
+    let shape = constraint.map(shape).transpose()?.unwrap_or_default();
     Ok(GenerationParams {
         sampling,
         // As programs write a negative seed of 64 bits; -1 is the engine's word for none.
@@ -188,9 +189,7 @@ fn params(params: vllm::SamplingParams) -> Result<GenerationParams> {
         stop,
         logprobs: logprobs.map(counted).transpose()?,
         samples: SampleCount::checked(n)?,
-        form: forms.text,
-        channels: forms.channels,
-        form_after_thought: !grammar_from_first_token,
+        shape: AnswerShape { after_thought: !grammar_from_first_token, ..shape },
         ..GenerationParams::default()
     })
 }
@@ -206,19 +205,12 @@ fn logit_bias(biases: HashMap<i32, f32>) -> Result<Vec<LogitBias>> {
     biases.into_iter().map(bias).collect()
 }
 
-/// Constraints of the answer: one of them at most.
-#[derive(Debug, Default)]
-struct Forms {
-    text: Option<TextForm>,
-    channels: Option<AnswerForm>,
-}
-
 /// What a constraint asks of the answer.
-fn form(constraint: Constraint) -> Result<Forms> {
+fn shape(constraint: Constraint) -> Result<AnswerShape> {
     let text = match constraint {
         Constraint::StructuralTag(tag) => {
             let channels = AnswerForm::of_structural_tag("sampling_params.structural_tag", &tag)?;
-            return Ok(Forms { channels: Some(channels), text: None });
+            return Ok(AnswerShape { channels: Some(channels), ..AnswerShape::default() });
         }
         Constraint::JsonSchema(text) => Ok(TextForm::JsonSchema(text)),
         Constraint::Regex(text) => Ok(TextForm::Regex(text)),
@@ -234,7 +226,7 @@ fn form(constraint: Constraint) -> Result<Forms> {
         }
         Constraint::Choice(vllm::ChoiceConstraint { choices }) => Ok(one_of(&choices)),
     };
-    Ok(Forms { text: Some(text?), channels: None })
+    Ok(AnswerShape::of_text(Some(text?)))
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ fn every_field_of_a_request_is_decoded() {
         report_usage: true,
         logprobs: Some(3),
         samples: SampleCount::checked(4).expect("few"),
-        form: Some(TextForm::Regex("a*".into())),
+        shape: AnswerShape::of_text(Some(TextForm::Regex("a*".into()))),
         ..Default::default()
     };
     assert_eq!(input.params, expected);
@@ -108,7 +108,7 @@ fn without_parameters_the_models_own_count_and_zeros_are_off() {
     };
     assert_eq!(zeros.sampling, off);
     assert_eq!((zeros.samples, zeros.max_tokens), (SampleCount::ONE, None));
-    assert!(zeros.show_special && zeros.form_after_thought);
+    assert!(zeros.show_special && zeros.shape.after_thought);
     // The engine's word for no seed.
     let seed = Some(-1);
     assert_eq!(params(sampled(vllm::SamplingParams { seed, ..Default::default() })).seed, None);
@@ -131,7 +131,7 @@ fn each_constraint_is_decoded_or_refused() {
         ),
     ] {
         let (input, _) = generate(form(constraint)).expect("a constraint");
-        assert_eq!(input.params.form, Some(expected));
+        assert_eq!(input.params.shape.text, Some(expected));
     }
     let gbnf = Constraint::Grammar("root ::= \"a\"".into());
     refused(form(gbnf), "sampling_params.grammar", "GBNF");
@@ -143,7 +143,7 @@ fn each_constraint_is_decoded_or_refused() {
     };
     let schema = r#"{"type": "json_schema", "json_schema": {"type": "object"}}"#;
     let (input, _) = generate(form(tag(schema))).expect("a tag");
-    assert!(input.params.form.is_none() && input.params.channels.is_some());
+    assert!(input.params.shape.text.is_none() && input.params.shape.channels.is_some());
     refused(form(tag("{}")), "sampling_params.structural_tag.format.tags[0]", "another tag");
     let none = Constraint::Choice(vllm::ChoiceConstraint::default());
     refused(form(none), "sampling_params.choice", "none");

@@ -335,8 +335,9 @@ fn an_answer_with_one_tool_call_ends_where_the_call_does() {
         let other = answer.replacen("read", "nope", 1);
         let second = if calls == ToolCallFormat::Harmony { "read" } else { "get-time" };
         for (answer, ended) in [(&answer, "read"), (&other, second)] {
-            // A call of another tool is no call in this format.
-            if calls == ToolCallFormat::Llama3 && *answer == other {
+            // Text that is no call begins here, and what follows belongs to it.
+            let are_text = [ToolCallFormat::Llama3, ToolCallFormat::MistralList];
+            if are_text.contains(&calls) && *answer == other {
                 continue;
             }
             let ids = model.ids(answer);

@@ -4,6 +4,7 @@
 //! be dropped in silence (I5).
 
 use paceline_proto::limits;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::generation::TextForm;
 
 use super::request::{
@@ -67,7 +68,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<Decoded<Asked>> {
     check_elements("tools", tools.as_ref().map_or(0, Vec::len), limits::MAX_TOOLS)?;
     let stream = stream.unwrap_or(false);
     let include_usage = include_usage(stream, stream_options)? || asks_for_usage(usage)?;
-    let form = text_form(response_format)?;
+    let text = text_form(response_format)?;
     let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
     check("paceline.", &rest, Extension::ACCEPTED)?;
     let thinking = ThinkingFields {
@@ -80,6 +81,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<Decoded<Asked>> {
         reasoning,
     };
     let thinking_budget = budget(&thinking)?;
+    let shape = AnswerShape { thinking_budget, ..AnswerShape::of_text(text) };
     let Thoughts { variables, effort } = thoughts(thinking)?;
     let begins_turn = |one: &ChatMessage| ["user", "assistant"].contains(&one.role.as_str());
     let newest = messages.iter().rposition(begins_turn).unwrap_or(0);
@@ -98,8 +100,7 @@ pub(crate) fn chat(request: ChatCompletionRequest) -> Result<Decoded<Asked>> {
         max_tokens: most_tokens(max_completion_tokens, max_tokens)?,
         logprobs: reported(logprobs, top_logprobs)?.map(TopLogprobs::get),
         route: route.map(|word| values::route(&word)).transpose()?,
-        form,
-        thinking_budget,
+        shape,
         ..parameters?
     };
     let input = RequestInput { prompt: PromptInput::Conversation(conversation), params };

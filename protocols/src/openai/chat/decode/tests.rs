@@ -2,6 +2,7 @@
 
 use paceline_text::images::Detail;
 use paceline_text::prompt::conversation::Effort;
+use paceline_text::shape::AnswerShape;
 use paceline_vocabulary::generation::TextForm;
 use paceline_vocabulary::sampling::{LogitBias, SamplingWish};
 use paceline_vocabulary::{Reason, RouteWish};
@@ -89,19 +90,14 @@ fn every_parameter_is_decoded() {
         report_usage: false,
         logprobs: Some(3),
         samples: SampleCount::checked(2).expect("few"),
-        one_tool_call: false,
-        form: None,
-        channels: None,
-        form_after_thought: false,
-        thinking_budget: None,
-        one_call: false,
+        shape: AnswerShape::default(),
     };
     assert_eq!(found, expected);
 }
 
 #[test]
 fn the_budget_of_thinking_is_decoded_from_the_fields_of_every_service() {
-    let budget = |fields: Value| params(fields).thinking_budget;
+    let budget = |fields: Value| params(fields).shape.thinking_budget;
     assert_eq!(budget(json!({"reasoning": {"max_tokens": 2048}})), Some(2048));
     let of_deepseek = json!({"type": "enabled", "budget_tokens": 1024});
     assert_eq!(budget(json!({ "thinking": of_deepseek })), Some(1024));
@@ -227,7 +223,7 @@ fn a_choice_of_no_tool_leaves_the_tools_out_of_the_prompt() {
 
 #[test]
 fn the_format_of_the_answer_is_text_json_or_a_schema() {
-    let form = |format: Value| params(json!({ "response_format": format })).form;
+    let form = |format: Value| params(json!({ "response_format": format })).shape.text;
     assert_eq!(form(json!({"type": "text"})), None);
     assert_eq!(form(json!({"type": "json_object"})), Some(TextForm::JsonObject));
     let schema =
