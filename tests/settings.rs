@@ -29,6 +29,13 @@ fn shown(stack: &Stack, key: &str) -> (String, String) {
     (part("value"), part("source"))
 }
 
+/// What a setting waits for.
+fn waits(stack: &Stack, key: &str) -> Value {
+    let text = done(&stack.paceline(&["config", "show", key, "--json"], ""));
+    let object: Value = serde_json::from_str(&text).expect("an object");
+    object["settings"][key]["waits"].clone()
+}
+
 fn pair(value: &str, source: &str) -> (String, String) {
     (value.to_owned(), source.to_owned())
 }
@@ -56,7 +63,16 @@ fn settings_change_at_once_or_after_a_restart_and_outlive_each_process() {
     assert!(said.contains("in force after `paceline restart gateway`"), "{said}");
     let long = || stack.ask(chat("List three fruits.").max_tokens(6));
     assert_eq!(long().expect("the gateway has the earlier limit").ids.len(), 6);
+    assert_eq!(waits(&stack, "limits.max_new_tokens"), "restart_gateway");
+    assert_eq!(waits(&stack, "limits.queue"), Value::Null);
+    set(&stack, "target.prompt_chunk_ms=100");
+    assert_eq!(waits(&stack, "target.prompt_chunk_ms"), "restart_target");
+    done(&stack.paceline(&["config", "unset", "target.prompt_chunk_ms"], ""));
+    assert_eq!(waits(&stack, "target.prompt_chunk_ms"), Value::Null);
     done(&stack.paceline(&["restart", "gateway"], ""));
+    wait("the next gateway's settings", || {
+        waits(&stack, "limits.max_new_tokens").is_null().then_some(())
+    });
     // The connection to the earlier gateway is closed when that gateway has no request any more.
     let refused = wait("an answer of the next gateway", || long().err());
     assert!(refused.message().contains("limits.max_new_tokens"), "{refused:?}");

@@ -365,6 +365,7 @@ mod tests {
             key: key.into(),
             value: value.into(),
             source: "flag".into(),
+            ..Setting::default()
         };
         let settings = vec![
             setting(GRPC, "127.0.0.1:7"),

@@ -43,7 +43,7 @@ use std::net::TcpListener;
 use paceline_process::config::{ConfigError, GatewayConfig, ToolFormat};
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Config, RuntimeDir};
+use paceline_process::{Config, Loaded, RuntimeDir};
 use paceline_text::checkpoint::LoadError;
 use paceline_text::prompt::format::ToolCallFormat;
 use paceline_vocabulary::Exit;
@@ -129,7 +129,9 @@ impl Setup {
     ///
     /// # Errors
     /// See [`StartError`].
-    pub fn prepare(config: Config) -> Result<Self, StartError> {
+    pub fn prepare(loaded: Loaded) -> Result<Self, StartError> {
+        let settings = loaded.settings().to_vec();
+        let config = loaded.config;
         let guard = guard::Guard::prepare(&config)?;
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
@@ -141,7 +143,7 @@ impl Setup {
         let format = tool_call_format(config.gateway.tool_format);
         let orders = LanguageOrders { format, vision: config.target.vision };
         let languages = Languages::read(&model_dir, orders)?;
-        let life = Life::begin(&runtime_dir)?;
+        let life = Life::begin(&runtime_dir)?.started_with(settings);
         images::prepare(&runtime_dir)?;
         Ok(Self { config, languages, runtime_dir, life, listener, http_listener, are_held, guard })
     }

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use paceline_process::RuntimeDir;
+use paceline_process::config::Setting;
 use paceline_process::runtime_dir::{Kept, Lock, RuntimeDirError};
 use tokio::task::JoinHandle;
 
@@ -26,6 +27,8 @@ pub struct Life {
     epoch: u64,
     path: PathBuf,
     _lock: Lock,
+    /// What the gateway was started with.
+    settings: Vec<Setting>,
     upkeep: OnceLock<JoinHandle<()>>,
 }
 
@@ -40,7 +43,13 @@ impl Life {
         let lock = runtime_dir.lock(&lock_name(epoch))?;
         remove_left_locks(runtime_dir);
         let path = runtime_dir.lock_path(&lock_name(epoch));
-        Ok(Self { epoch, path, _lock: lock, upkeep: OnceLock::new() })
+        Ok(Self { epoch, path, _lock: lock, settings: Vec::new(), upkeep: OnceLock::new() })
+    }
+
+    /// With the settings that this gateway was started with, for `config show`.
+    pub fn started_with(mut self, settings: Vec<Setting>) -> Self {
+        self.settings = settings;
+        self
     }
 
     /// Number of the life.
@@ -51,7 +60,8 @@ impl Life {
     /// Makes the entries of this life anew that a cleaner removes, until its end.
     pub fn keep_up(&self, runtime_dir: &RuntimeDir) {
         let locks = vec![lock_name(self.epoch)];
-        let kept = Kept { locks, images: true, ..Kept::default() };
+        let settings = Some((GATEWAY.to_owned(), self.settings.clone()));
+        let kept = Kept { locks, settings, images: true, ..Kept::default() };
         self.upkeep.get_or_init(|| runtime_dir.keep_up(kept));
     }
 }

@@ -65,7 +65,8 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
 }
 
 fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
-    let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
+    let loaded = Loaded::find(arguments.config.as_deref())?;
+    let config = &loaded.config;
     let orders = LanguageOrders { vision: config.target.vision, ..Default::default() };
     if let Some(dir) = &arguments.check_model {
         let language = orders.read(dir)?;
@@ -79,11 +80,11 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Asked);
     }
     telemetry::start(&config.log);
-    for warning in warnings {
+    for warning in &loaded.warnings {
         tracing::warn!(warning, "configuration");
     }
     let log = config.log.clone();
-    let setup = Setup::prepare(config)?;
+    let setup = Setup::prepare(loaded)?;
     let epoch = vec![("paceline.epoch", setup.life.epoch())];
     trace::start(&log, Origin { program: "paceline-gateway", numbers: epoch });
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

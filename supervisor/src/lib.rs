@@ -103,6 +103,7 @@ type Lock = Box<dyn std::any::Any>;
 
 fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exit> {
     let mut loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
+    let used = loaded.settings().to_vec();
     telemetry::start(&loaded.config.log);
     for warning in &loaded.warnings {
         tracing::warn!(warning, "configuration");
@@ -148,7 +149,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let planner = TargetPlanner::new(written, loaded.variables())
         .map_err(|error| refuse(Exit::Unavailable, &error))?;
     let planner = Some(planner);
-    let desk = Some(SettingsDesk::new(flag.map(Path::to_path_buf)));
+    let desk = Some(SettingsDesk::new(flag.map(Path::to_path_buf), dir.clone(), &used));
     let setup =
         Setup { settings, plan, dir, term, own, route_log, target, boot_mark, desk, planner };
     Ok((setup, hosts, Box::new(lock)))

@@ -1,13 +1,14 @@
 //! Settings that operators read and change (`Operations`). What needs no restart is applied to the
 //! running service; everything is kept in the file of kept settings.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use paceline_process::config::{
     Applies, Assignment, KeptChange, Setting as Loose, Source, changes_at_once,
 };
-use paceline_process::{Config, ConfigError, Loaded};
+use paceline_process::{Config, ConfigError, Loaded, RuntimeDir};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
     ChangeSettingsRequest, ChangeSettingsResponse, PolicySetting, ProcessState, ProcessStatus,
@@ -32,14 +33,22 @@ const POLICY_SET: &str = "policy set";
 pub struct SettingsDesk {
     /// `--config` of this process.
     flag: Option<PathBuf>,
-    /// Changes take turns: each is in force before the next one begins.
-    turn: Arc<Mutex<()>>,
+    /// Where other processes note what they were started with.
+    dir: RuntimeDir,
+    /// Value by key of the settings that this process uses. Changes hold it, so that they take turns:
+    /// each is in force before the next one begins.
+    used: Arc<Mutex<Used>>,
 }
 
+/// Value by key of settings in use.
+type Used = BTreeMap<String, String>;
+
 impl SettingsDesk {
-    /// Settings of the configuration that this flag names, or that is found without one.
-    pub fn new(flag: Option<PathBuf>) -> Self {
-        Self { flag, turn: Arc::default() }
+    /// Settings of the configuration that this flag names, or that is found without one. The
+    /// supervisor was started with `used`.
+    pub fn new(flag: Option<PathBuf>, dir: RuntimeDir, used: &[Loose]) -> Self {
+        let used = used.iter().map(|one| (one.key.clone(), one.value.clone())).collect();
+        Self { flag, dir, used: Arc::new(Mutex::new(used)) }
     }
 
     /// The configuration as it is now.
@@ -51,20 +60,34 @@ impl SettingsDesk {
         blocking(move || Loaded::find(flag.as_deref())).await
     }
 
-    /// All settings. A routing setting that an operator changed until the supervisor ends is shown as
-    /// it is in force.
+    /// All settings, each with what it waits for. A routing setting that an operator changed until the
+    /// supervisor ends is shown as it is in force.
     ///
     /// # Errors
     /// The configuration cannot be read, or the service is about to end.
     pub async fn show(&self, handle: &ActorHandle) -> Result<ShowSettingsResponse, Status> {
         let mut shown = self.loaded().await?.shown();
-        let policy = handle.status().await?.routing.unwrap_or_default().policy;
+        let status = handle.status().await?;
+        let drafts = status.drafter.as_ref().is_some_and(runs);
+        let policy = status.routing.unwrap_or_default().policy;
+        let of = |process: &str| self.dir.used_settings(process).unwrap_or_default();
+        let others = UsedByOthers {
+            gateway: of("gateway"),
+            target: of("target"),
+            drafter: if drafts { of("drafter") } else { Used::new() },
+        };
+        let own = self.used.lock().await;
         for setting in &mut shown.settings {
             let is_other =
                 |one: &&PolicySetting| one.key == setting.key && one.value != setting.value;
-            if let Some(policy) = policy.iter().find(is_other) {
-                setting.value.clone_from(&policy.value);
-                POLICY_SET.clone_into(&mut setting.source);
+            let policy = policy.iter().find(is_other);
+            // What the file had when this process read it: then it is the file that changed.
+            match policy.filter(|policy| own.get(&setting.key) != Some(&policy.value)) {
+                Some(policy) => {
+                    setting.value.clone_from(&policy.value);
+                    POLICY_SET.clone_into(&mut setting.source);
+                }
+                None => setting.set_waits(others.waits(&own, setting)),
             }
         }
         Ok(shown)
@@ -81,7 +104,7 @@ impl SettingsDesk {
         source: Option<String>,
     ) -> Result<ChangeSettingsResponse, Status> {
         let changes = changes(request)?;
-        let _turn = self.turn.lock().await;
+        let mut own = self.used.lock().await;
         let (flag, kept) = (self.flag.clone(), changes.clone());
         let (before, after) = blocking(move || {
             let before = Loaded::find(flag.as_deref())?;
@@ -98,6 +121,19 @@ impl SettingsDesk {
             );
         }
         let trouble = self.apply(&changes, &before.config, &after.config, &handle, source).await?;
+        // With a setting of these sections the others of the section are applied as well.
+        let is_used = |key: &str| {
+            let is_changed = |one: &KeptChange| match key.split_once('.') {
+                Some((section @ ("limits" | "drafter"), _)) => changes_at_once(section, one.key()),
+                _ => one.key() == key,
+            };
+            Applies::of(key) == Applies::AtOnce
+                && (trouble.is_empty() || !key.starts_with("drafter."))
+                && changes.iter().any(is_changed)
+        };
+        for now in after.settings().iter().filter(|one| is_used(&one.key)) {
+            own.insert(now.key.clone(), now.value.clone());
+        }
         let outcome = |change: &KeptChange| {
             let (key, was) = (change.key(), setting(&before, change.key()));
             let setting = setting(&after, key);
@@ -182,15 +218,44 @@ fn plan(after: &Config, status: &StatusResponse) -> DrafterPlan {
 
 /// The order that makes a running drafter the first of the list; `None` if none runs.
 fn switch(plan: &DrafterPlan, drafter: &ProcessStatus) -> Option<DrafterOrder> {
-    let runs = !matches!(
-        drafter.state(),
-        ProcessState::Absent | ProcessState::Stopped | ProcessState::Unspecified
-    );
     match plan.models.first() {
-        _ if !runs => None,
+        _ if !runs(drafter) => None,
         None => Some(DrafterOrder::Stop),
         Some(model) if *model == drafter.model => None,
         Some(model) => Some(DrafterOrder::Swap { model: model.clone() }),
+    }
+}
+
+fn runs(process: &ProcessStatus) -> bool {
+    !matches!(
+        process.state(),
+        ProcessState::Absent | ProcessState::Stopped | ProcessState::Unspecified
+    )
+}
+
+/// The settings that the processes beside this one were started with; empty where nobody knows.
+#[derive(Debug)]
+struct UsedByOthers {
+    gateway: Used,
+    target: Used,
+    drafter: Used,
+}
+
+impl UsedByOthers {
+    /// What a setting waits for. The supervisor uses `own`.
+    fn waits(&self, own: &Used, setting: &Setting) -> SettingUse {
+        let is_other = |used: &&Used| used.get(&setting.key).is_some_and(|it| *it != setting.value);
+        let applies = Applies::of(&setting.key);
+        let (readers, waits) = match applies {
+            // A change of the file alone: `config set` would be in force.
+            Applies::AtOnce => (vec![own], SettingUse::Supervisor),
+            Applies::Supervisor => (vec![own], SettingUse::Supervisor),
+            Applies::Service => (vec![own, &self.gateway], SettingUse::Service),
+            Applies::Gateway => (vec![&self.gateway], SettingUse::Gateway),
+            Applies::Target | Applies::OtherTarget => (vec![&self.target], used(applies)),
+            Applies::Drafter => (vec![&self.drafter], SettingUse::Drafter),
+        };
+        if readers.iter().any(is_other) { waits } else { SettingUse::Unspecified }
     }
 }
 
@@ -245,6 +310,28 @@ mod tests {
         check(&["/b"], drafter(ProcessState::Absent, ""), None);
         let failed = drafter(ProcessState::Failed, "/a");
         check(&["/b"], failed, Some(DrafterOrder::Swap { model: "/b".into() }));
+    }
+
+    #[test]
+    fn a_setting_waits_for_the_process_that_uses_another_value() {
+        let used = |value: &str| {
+            let keys = ["gateway.thinking_budget", "target.device", "log.level", "limits.queue"];
+            keys.iter().map(|key| ((*key).to_owned(), value.to_owned())).collect::<Used>()
+        };
+        let check = |key: &str, [own, gateway, target]: [&str; 3], expected: SettingUse| {
+            let others =
+                UsedByOthers { gateway: used(gateway), target: used(target), drafter: Used::new() };
+            let setting = Setting { key: key.into(), value: "new".into(), ..Setting::default() };
+            assert_eq!(others.waits(&used(own), &setting), expected, "{key}");
+        };
+        let in_force = SettingUse::Unspecified;
+        check("gateway.thinking_budget", ["old", "old", "new"], SettingUse::Gateway);
+        check("gateway.thinking_budget", ["old", "new", "old"], in_force);
+        check("target.device", ["new", "new", "old"], SettingUse::Target);
+        check("log.level", ["new", "old", "new"], SettingUse::Service);
+        check("log.level", ["new", "new", "old"], in_force);
+        check("limits.queue", ["old", "new", "new"], SettingUse::Supervisor);
+        check("drafter.kind", ["old", "old", "old"], in_force);
     }
 
     #[test]

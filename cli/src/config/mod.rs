@@ -47,7 +47,11 @@ async fn show(args: &ConfigShow, screen: &mut Screen) -> Result<(), Failure> {
         .collect();
     if args.show.json {
         let all = wanted.iter().map(|setting| {
-            (setting.key.clone(), json!({ "value": setting.value, "source": setting.source }))
+            let Setting { key, value, source, .. } = setting;
+            (
+                key.clone(),
+                json!({ "value": value, "source": source, "waits": waits(setting).map(word) }),
+            )
         });
         let settings: serde_json::Map<String, Value> = all.collect();
         let object = json!({
@@ -201,16 +205,22 @@ fn some(text: &str) -> Option<&str> {
 fn table(settings: &[&Setting]) -> String {
     let width = settings.iter().map(|setting| setting.key.chars().count()).max().unwrap_or(0);
     let line = |setting: &&Setting| {
-        let Setting { key, value, source } = setting;
+        let Setting { key, value, source, .. } = setting;
         let value = if value.is_empty() { "\"\"" } else { value };
-        format!("{key:width$}  {value:24} {source}\n")
+        let waits = waits(setting).map(|used| format!("    {}\n", applies(used).what_to_do()));
+        format!("{key:width$}  {value:24} {source}\n{}", waits.unwrap_or_default())
     };
     settings.iter().map(line).collect()
 }
 
+/// What the value waits for; `None` if it is in force, or nobody knows.
+fn waits(setting: &Setting) -> Option<SettingUse> {
+    Some(setting.waits()).filter(|used| *used != SettingUse::Unspecified)
+}
+
 /// What became of a change.
 fn line(change: &KeptChange, outcome: &SettingChange, runs: bool) -> String {
-    let Setting { key, value, source } = outcome.setting.clone().unwrap_or_default();
+    let Setting { key, value, source, .. } = outcome.setting.clone().unwrap_or_default();
     let is_overridden =
         matches!(change, KeptChange::Set(_)) && source != Source::Kept.word() && !source.is_empty();
     let now = match (change, source.as_str()) {
@@ -266,7 +276,8 @@ mod tests {
     use super::*;
 
     fn setting(key: &str, value: &str, source: Source) -> Setting {
-        Setting { key: key.into(), value: value.into(), source: source.word().into() }
+        let source = source.word().into();
+        Setting { key: key.into(), value: value.into(), source, ..Setting::default() }
     }
 
     #[test]
@@ -280,10 +291,16 @@ mod tests {
         let settings = [
             setting("limits.queue", "2", Source::Kept),
             setting("target.model", "", Source::Default),
+            Setting {
+                waits: SettingUse::Drafter.into(),
+                ..setting("drafter.kind", "eagle3", Source::File)
+            },
         ];
         let expected = "\
 limits.queue  2                        config set
 target.model  \"\"                       default
+drafter.kind  eagle3                   file
+    in force after `paceline restart drafter`
 ";
         assert_eq!(table(&settings.iter().collect::<Vec<_>>()), expected);
     }

@@ -109,7 +109,7 @@ fn settings_part(loaded: &Loaded, settings: &[Setting]) -> Part {
         Some(file) => format!("configuration: {}\n", file.display()),
         None => "configuration: no file\n".to_owned(),
     };
-    for Setting { key, value, source } in settings {
+    for Setting { key, value, source, .. } in settings {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{key} = {value}  # {source}");
     }

@@ -8,7 +8,8 @@ use super::{Loaded, Setting};
 
 impl From<&Setting> for v1::Setting {
     fn from(Setting { key, value, source }: &Setting) -> Self {
-        Self { key: key.clone(), value: value.clone(), source: source.word().to_owned() }
+        let source = source.word().to_owned();
+        Self { key: key.clone(), value: value.clone(), source, ..Self::default() }
     }
 }
 

@@ -12,6 +12,7 @@ mod counter;
 mod record;
 mod swap;
 mod upkeep;
+mod used_settings;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -273,12 +274,13 @@ impl RuntimeDir {
         }
     }
 
-    /// Removes the sockets and the record of a dead `process`.
+    /// Removes the sockets, the record and the settings of a dead `process`.
     pub fn clear(&self, process: &str) {
         let link = self.socket(&format!("{process}.link"));
         let record = self.record_path(process);
         let named = self.named(&format!("{process}.json")).into_iter().map(|(path, _)| path);
-        for path in [self.socket(process), link, record].into_iter().chain(named) {
+        let settings = self.used_settings_path(process);
+        for path in [self.socket(process), link, record, settings].into_iter().chain(named) {
             // A missing file is as good as a removed one.
             let _ = fs::remove_file(path);
         }

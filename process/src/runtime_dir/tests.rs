@@ -1,6 +1,7 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::config::{Setting, Source};
 
 fn dir(path: &Path) -> RuntimeDir {
     let mut config = Config::default();
@@ -239,9 +240,12 @@ fn what_a_cleaner_removes_is_made_anew() {
     assert_eq!((dir.count_up("term").expect("1"), dir.count_up("term").expect("2")), (1, 2));
     dir.know("target.epoch", 7);
     let record = WorkerRecord::of(std::process::id(), 7).expect("alive");
+    let setting =
+        Setting { key: "kv.type".to_owned(), value: "int8".to_owned(), source: Source::Kept };
     let kept = Kept {
         locks: vec!["supervisor".to_owned()],
         record: Some(("target".to_owned(), record.clone())),
+        settings: Some(("target".to_owned(), vec![setting])),
         images: true,
     };
     let mut held = vec![];
@@ -251,6 +255,8 @@ fn what_a_cleaner_removes_is_made_anew() {
         assert_eq!((mode(dir.path()), mode(&dir.images())), (0o700, 0o700));
         assert!(matches!(dir.lock("supervisor"), Err(RuntimeDirError::Taken { .. })));
         assert_eq!(dir.record("target"), Some(record.clone()));
+        let used = dir.used_settings("target").expect("noted");
+        assert_eq!(used.get("kv.type").map(String::as_str), Some("int8"));
         assert_eq!(fs::read_to_string(dir.path().join("term")).expect("there"), "2");
     }
     dir.restore(&kept, &mut held).expect("nothing to do");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::{Lock, RuntimeDir, RuntimeDirError, WorkerRecord};
+use crate::config::Setting;
 use crate::{chain, task};
 
 /// Pause between two looks at the directory: a few calls of the system each. A service that was
@@ -20,6 +21,8 @@ pub struct Kept {
     pub locks: Vec<String>,
     /// Name and record of the process, if it is a worker.
     pub record: Option<(String, WorkerRecord)>,
+    /// Name of the process, and what it was started with, if that is for others to know.
+    pub settings: Option<(String, Vec<Setting>)>,
     /// Whether the folder of images is kept.
     pub images: bool,
 }
@@ -28,6 +31,9 @@ impl RuntimeDir {
     /// Makes the entries of this process anew, whenever they are gone, until the task is aborted.
     pub fn keep_up(&self, kept: Kept) -> JoinHandle<()> {
         let dir = self.clone();
+        if let Some((process, settings)) = &kept.settings {
+            dir.note_settings(process, settings);
+        }
         task::spawn("upkeep", async move {
             let (mut held, mut failed) = (vec![], false);
             loop {
@@ -58,6 +64,11 @@ impl RuntimeDir {
         {
             tracing::warn!(name, "the record of this process was removed and is written again");
             self.write_record(name, record)?;
+        }
+        if let Some((process, settings)) = &kept.settings
+            && self.used_settings(process).is_none()
+        {
+            self.note_settings(process, settings);
         }
         if kept.images {
             super::private_dir(&self.images())?;

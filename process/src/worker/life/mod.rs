@@ -105,7 +105,7 @@ fn run_with(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
         Ok(runtime) => {
-            let exit = runtime.block_on(live(args, loaded.config, teardown_timeout, parts));
+            let exit = runtime.block_on(live(args, loaded, teardown_timeout, parts));
             trace::finish();
             exit
         }
@@ -118,16 +118,16 @@ fn run_with(
 
 async fn live(
     args: &Args,
-    config: Config,
+    loaded: Loaded,
     teardown_timeout: Duration,
     parts: impl FnOnce(&WorkerContext) -> Result<WorkerParts, Exit>,
 ) -> Exit {
-    let Opened { dir, mut signals, listener, record } = match open(args, &config) {
+    let Opened { dir, mut signals, listener, kept } = match open(args, &loaded) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
-    let upkeep = dir.keep_up(Kept { record, ..Kept::default() });
-    let (context, mut lease_over) = begin_heartbeats(args, config, dir);
+    let upkeep = dir.keep_up(kept);
+    let (context, mut lease_over) = begin_heartbeats(args, loaded.config, dir);
     let WorkerParts { services, stop, engine } = match parts(&context) {
         Ok(parts) => parts,
         Err(exit) => return exit,
@@ -182,14 +182,14 @@ struct Opened {
     dir: RuntimeDir,
     signals: Signals,
     listener: UnixListener,
-    /// Name and record of this process, where the system says who it is.
-    record: Option<(String, WorkerRecord)>,
+    /// The record of this process, where the system says who it is, and its settings.
+    kept: Kept,
 }
 
 /// Prepares the runtime directory, listens on the socket and writes the record. All this comes
 /// before anything that takes time: a supervisor must find a worker that still loads.
-fn open(args: &Args, config: &Config) -> Result<Opened, Exit> {
-    let dir = RuntimeDir::locate(config).and_then(|dir| dir.prepare().map(|()| dir));
+fn open(args: &Args, loaded: &Loaded) -> Result<Opened, Exit> {
+    let dir = RuntimeDir::locate(&loaded.config).and_then(|dir| dir.prepare().map(|()| dir));
     let dir = dir.map_err(|error| {
         tracing::error!(error = chain(&error), "no runtime directory");
         Exit::Config
@@ -222,7 +222,9 @@ fn open(args: &Args, config: &Config) -> Result<Opened, Exit> {
         Some(Ok(())) | None => {}
     }
     let record = record.map(|record| (args.name.clone(), record));
-    Ok(Opened { dir, signals, listener, record })
+    let settings = Some((args.name.clone(), loaded.settings().to_vec()));
+    let kept = Kept { record, settings, ..Kept::default() };
+    Ok(Opened { dir, signals, listener, kept })
 }
 
 /// Starts the heartbeats, before there is an engine to stop. The receiver resolves when the lease
