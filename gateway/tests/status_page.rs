@@ -46,6 +46,7 @@ fn snapshot() -> StatusResponse {
             most_active: 32,
             queued_tokens: 700,
             unstarted_tokens: 90,
+            idle_s: 0.0,
         }),
         link: Some(LinkStatus {
             state: "up".into(),
@@ -134,7 +135,7 @@ async fn the_figures_are_the_supervisors_and_reading_them_gives_no_order() {
     assert_eq!((&service["target"]["pid"], &service["gateway"]["pid"]), (&Value::Null, &json!(11)));
     let requests = json!({
         "active": 3, "queued": 2, "speculative": 1, "unstarted": 1, "most_active": 32,
-        "queued_tokens": 700, "unstarted_tokens": 90,
+        "queued_tokens": 700, "unstarted_tokens": 90, "idle_s": 0.0,
     });
     assert_eq!(service["requests"], requests);
     assert_eq!(service["link"]["tokens_per_cycle"], 4.0);

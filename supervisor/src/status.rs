@@ -106,7 +106,7 @@ pub fn snapshot(
         target: aged(worker(target, model_dir.display().to_string(), now)),
         drafter: aged(drafter(core, now)),
         kv: Some(kv_status(core, own)),
-        requests: Some(requests(core)),
+        requests: Some(requests(core, now)),
         link: Some(link(heartbeat, core.drafters().is_wanted())),
         term: own.term,
         routing: Some(routing(core)),
@@ -116,7 +116,7 @@ pub fn snapshot(
     }
 }
 
-fn requests(core: &Supervisor) -> RequestsStatus {
+fn requests(core: &Supervisor, now: Millis) -> RequestsStatus {
     let (admission, target) = (core.admission(), core.target());
     let active = admission.active() as u32;
     let heartbeat = target.life().and_then(|life| life.heartbeat.as_ref());
@@ -131,6 +131,7 @@ fn requests(core: &Supervisor) -> RequestsStatus {
         most_active: capacity.map_or(0, |capacity| capacity.max_sequences as u32),
         queued_tokens: admission.queued_tokens(),
         unstarted_tokens: unstarted.map_or(0, |heartbeat| heartbeat.unstarted_tokens),
+        idle_s: core.idle_ms(now) as f64 / 1e3,
     }
 }
 

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(object["kv"]["reduced_reason"], Value::Null);
         assert_eq!(
             keys(&object["requests"]),
-            "active queued speculative unstarted most_active queued_tokens unstarted_tokens"
+            "active queued speculative unstarted most_active queued_tokens unstarted_tokens idle_s"
         );
         assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context step_costs");
         assert_eq!(

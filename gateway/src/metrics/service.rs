@@ -27,6 +27,7 @@ pub(super) struct ServiceMetrics {
     memory: Family<Labels<1>, Gauge>,
     requests: Family<Labels<1>, Gauge>,
     waiting_tokens: Family<Labels<1>, Gauge>,
+    idle: Family<Labels<0>, Seconds>,
     link_up: Family<Labels<0>, Gauge>,
     link_bytes: Family<Labels<0>, Counter>,
     late_drafts: Family<Labels<0>, Counter>,
@@ -49,6 +50,8 @@ impl ServiceMetrics {
         to.register("supervisor_requests", help, own.requests.clone());
         let help = "Tokens of requests whose prompts are not begun";
         to.register("waiting_tokens", help, own.waiting_tokens.clone());
+        let help = "Time since the last request ended; 0 while one is inside";
+        to.register_with_unit("idle", help, Unit::Seconds, own.idle.clone());
         to.register("link_up", "1 if drafts can come", own.link_up.clone());
         let help = "Both directions of the link, since the target's start";
         to.register_with_unit("link", help, Unit::Bytes, own.link_bytes.clone());
@@ -81,6 +84,7 @@ impl ServiceMetrics {
         gauge(&self.requests, "state", "unstarted", requests.unstarted.into());
         gauge(&self.waiting_tokens, "state", "queued", requests.queued_tokens);
         gauge(&self.waiting_tokens, "state", "unstarted", requests.unstarted_tokens);
+        self.idle.get_or_create(&[]).set(requests.idle_s);
         let is_up = link.state == LinkPhase::Up.word();
         self.link_up.get_or_create(&[]).set(is_up.into());
         set_counter(&self.link_bytes.get_or_create(&[]), link.bytes.unwrap_or_default());
@@ -107,6 +111,7 @@ impl ServiceMetrics {
         self.memory.clear();
         self.requests.clear();
         self.waiting_tokens.clear();
+        self.idle.clear();
         self.link_up.clear();
         self.link_bytes.clear();
         self.late_drafts.clear();

@@ -57,6 +57,7 @@ fn service(step: u64) -> ServiceStatus {
             unstarted: step as u32,
             queued_tokens: step,
             unstarted_tokens: step,
+            idle_s: step as f64,
             ..Default::default()
         },
         link: LinkReport {
@@ -179,6 +180,6 @@ fn without_a_supervisor_no_old_figures_of_it_are_shown() {
     let without = values(&text(&metrics, 1, None));
     assert_eq!(without["paceline_supervisor_up"], ["paceline_supervisor_up 0"]);
     let gone: Vec<_> = with.keys().filter(|name| !without.contains_key(*name)).collect();
-    assert_eq!(gone.len(), 10, "{gone:?}");
+    assert_eq!(gone.len(), 11, "{gone:?}");
     assert!(without.contains_key("paceline_request_seconds"));
 }

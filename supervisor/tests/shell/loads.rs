@@ -21,14 +21,21 @@ async fn requests(stack: &mut Stack, wanted: impl Fn(&RequestsStatus) -> bool) -
 async fn what_waits_is_counted_in_the_queue_and_by_the_targets_heartbeat() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let idle = requests(&mut stack, |_| true).await;
-    assert_eq!(idle, RequestsStatus { most_active: 2, ..Default::default() });
+    assert!(idle.idle_s > 0.0, "{idle:?}");
+    assert_eq!(idle, RequestsStatus { most_active: 2, idle_s: idle.idle_s, ..Default::default() });
     let (_first, _first_answer) = stack.running(&mut life).await;
     let (_second, second_answer) = stack.running(&mut life).await;
     // A prompt of three tokens.
     let waiting = stack.submit(request());
     let full = requests(&mut stack, |requests| requests.queued == 1).await;
-    let expected =
-        RequestsStatus { active: 2, queued: 1, most_active: 2, queued_tokens: 3, ..full };
+    let expected = RequestsStatus {
+        active: 2,
+        queued: 1,
+        most_active: 2,
+        queued_tokens: 3,
+        idle_s: 0.0,
+        ..full
+    };
     assert_eq!((full, full.unstarted, full.unstarted_tokens), (expected, 0, 0));
     life.unstarted(1, 70);
     let begun = requests(&mut stack, |requests| requests.unstarted > 0).await;

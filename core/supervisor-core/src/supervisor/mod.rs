@@ -50,6 +50,8 @@ pub struct Supervisor {
     gateway: Gateway,
     operations: Operations,
     announced: Notice,
+    /// Since when no request is inside; `None` while one is.
+    idle_since: Option<Millis>,
 }
 
 impl Supervisor {
@@ -74,6 +76,7 @@ impl Supervisor {
             gateway: Gateway::default(),
             operations: Operations::new(settings.drain_ms, choice),
             announced,
+            idle_since: Some(Millis(0)),
         }
     }
 
@@ -141,6 +144,8 @@ impl Supervisor {
             Event::Starved { .. } | Event::TimePassed => {}
         }
         self.settle(now, &mut out);
+        let is_idle = self.admission.active() + self.admission.queued() == 0;
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
         self.assert_invariants(&undecided, &out);
         out
     }
@@ -486,6 +491,11 @@ impl Supervisor {
     /// The gateway.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
+    }
+
+    /// Milliseconds since a request was inside, or since our start; 0 while one is.
+    pub fn idle_ms(&self, now: Millis) -> u64 {
+        self.idle_since.map_or(0, |since| now.since(since))
     }
 
     /// Queue and ledger.

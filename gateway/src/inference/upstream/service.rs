@@ -146,6 +146,7 @@ mod tests {
                 most_active: 5,
                 queued_tokens: 6,
                 unstarted_tokens: 7,
+                idle_s: 0.0,
             }),
             link: Some(v1::LinkStatus {
                 state: "lost".into(),
