@@ -45,7 +45,7 @@ pub enum Side {
 
 /// Amount that an end may still take from its peer before the next step border.
 #[derive(Clone, Copy, Debug)]
-struct Intake {
+struct IntakeAllowance {
     frames: usize,
     bytes: usize,
 }
@@ -68,7 +68,7 @@ pub struct End {
     written: usize,
     incoming: VecDeque<u8>,
     /// `None`: not limited.
-    intake: Option<Intake>,
+    intake: Option<IntakeAllowance>,
     /// Buffer of reads. It is kept, because filling it with zeros costs more than a read that finds
     /// nothing.
     read: Box<[u8]>,
@@ -115,7 +115,7 @@ impl End {
     /// frames and reads at most [`INTAKE_BYTES`] bytes. A peer that sends without end thus delays a
     /// border by a bounded time; the rest stays in the socket, where it stops the peer.
     pub fn limit_intake(&mut self) {
-        self.intake = Some(Intake { frames: INTAKE_FRAMES, bytes: INTAKE_BYTES });
+        self.intake = Some(IntakeAllowance { frames: INTAKE_FRAMES, bytes: INTAKE_BYTES });
     }
 
     /// Whether the last border's limit was reached. Frames may be buffered then that

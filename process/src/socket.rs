@@ -114,11 +114,11 @@ pub fn accept_unix(mut listener: UnixListener) -> Incoming<UnixStream> {
             match accepted {
                 Ok((stream, _)) => match caller(stream.peer_cred().map(|peer| peer.uid()), own_uid)
                 {
-                    Caller::ThisUser => hand_over(stream, tx.clone()),
-                    Caller::OtherUser(uid) => {
+                    CallingProcess::ThisUser => hand_over(stream, tx.clone()),
+                    CallingProcess::OtherUser(uid) => {
                         tracing::warn!(uid, "connection of another user refused")
                     }
-                    Caller::Unknown(error) => {
+                    CallingProcess::Unknown(error) => {
                         tracing::debug!(%error, "connection closed before its user was known")
                     }
                 },
@@ -147,7 +147,7 @@ fn bound_again(path: &Path) -> Option<UnixListener> {
 
 /// The process at the other end of an accepted connection.
 #[derive(Debug)]
-enum Caller {
+enum CallingProcess {
     /// The user this process runs as.
     ThisUser,
     /// Another user, by id.
@@ -158,11 +158,11 @@ enum Caller {
 }
 
 /// Classifies a caller by its user id.
-fn caller(uid: io::Result<u32>, own_uid: u32) -> Caller {
+fn caller(uid: io::Result<u32>, own_uid: u32) -> CallingProcess {
     match uid {
-        Ok(uid) if uid == own_uid => Caller::ThisUser,
-        Ok(uid) => Caller::OtherUser(uid),
-        Err(error) => Caller::Unknown(error),
+        Ok(uid) if uid == own_uid => CallingProcess::ThisUser,
+        Ok(uid) => CallingProcess::OtherUser(uid),
+        Err(error) => CallingProcess::Unknown(error),
     }
 }
 
@@ -328,9 +328,12 @@ mod tests {
 
     #[test]
     fn a_vanished_caller_is_not_reported_as_another_user() {
-        assert!(matches!(caller(Ok(501), 501), Caller::ThisUser));
-        assert!(matches!(caller(Ok(0), 501), Caller::OtherUser(0)));
-        assert!(matches!(caller(Err(io::ErrorKind::NotConnected.into()), 501), Caller::Unknown(_)));
+        assert!(matches!(caller(Ok(501), 501), CallingProcess::ThisUser));
+        assert!(matches!(caller(Ok(0), 501), CallingProcess::OtherUser(0)));
+        assert!(matches!(
+            caller(Err(io::ErrorKind::NotConnected.into()), 501),
+            CallingProcess::Unknown(_)
+        ));
     }
 
     #[tokio::test]

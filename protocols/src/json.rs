@@ -222,9 +222,9 @@ impl ResentArguments {
 
 impl<'de> Deserialize<'de> for AnyObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
+        struct MembersVisitor;
 
-        impl<'de> Visitor<'de> for Members {
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = AnyObject;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,7 +245,7 @@ impl<'de> Deserialize<'de> for AnyObject {
             }
         }
 
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 

@@ -16,12 +16,12 @@ pub struct ToolCallFilter<W> {
     writer: W,
     allowed: AllowedToolCalls,
     /// The state of each sample, by its index.
-    samples: Vec<ToolCalls>,
+    samples: Vec<SampleCalls>,
 }
 
 /// The tool calls of one sample so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ToolCalls {
+enum SampleCalls {
     /// No complete tool call. One may have begun.
     #[default]
     None,
@@ -34,7 +34,7 @@ enum ToolCalls {
 impl<W> ToolCallFilter<W> {
     /// For an answer of `samples` samples.
     pub fn new(writer: W, allowed: AllowedToolCalls, samples: SampleCount) -> Self {
-        Self { writer, allowed, samples: samples.each(|_| ToolCalls::None) }
+        Self { writer, allowed, samples: samples.each(|_| SampleCalls::None) }
     }
 
     /// The event without the tool calls that are too many.
@@ -49,21 +49,23 @@ impl<W> ToolCallFilter<W> {
     }
 }
 
-impl ToolCalls {
+impl SampleCalls {
     /// Whether the next part of the sample is kept.
     fn keeps(&mut self, part: &AnswerPart) -> bool {
         match (*self, part) {
-            (ToolCalls::None, AnswerPart::ToolCallEnd) => *self = ToolCalls::Complete,
-            (ToolCalls::Complete, AnswerPart::ToolCallStart(_)) => *self = ToolCalls::LeftOut,
-            (ToolCalls::LeftOut, AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut) => {
-                *self = ToolCalls::Complete;
+            (SampleCalls::None, AnswerPart::ToolCallEnd) => *self = SampleCalls::Complete,
+            (SampleCalls::Complete, AnswerPart::ToolCallStart(_)) => *self = SampleCalls::LeftOut,
+            (SampleCalls::LeftOut, AnswerPart::ToolCallEnd | AnswerPart::ToolCallCut) => {
+                *self = SampleCalls::Complete;
                 return false;
             }
             // The tool call was malformed, and its characters follow as text.
-            (ToolCalls::LeftOut, AnswerPart::MalformedToolCall(_)) => *self = ToolCalls::Complete,
+            (SampleCalls::LeftOut, AnswerPart::MalformedToolCall(_)) => {
+                *self = SampleCalls::Complete
+            }
             _ => {}
         }
-        *self != ToolCalls::LeftOut
+        *self != SampleCalls::LeftOut
     }
 }
 

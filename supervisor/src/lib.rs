@@ -99,9 +99,9 @@ pub fn start(flag: Option<&Path>) -> Exit {
     }
 }
 
-type Lock = Box<dyn std::any::Any>;
+type HeldLock = Box<dyn std::any::Any>;
 
-fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exit> {
+fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, HeldLock), Exit> {
     let mut loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
     let used = loaded.settings().to_vec();
     telemetry::start(&loaded.config.log);

@@ -67,7 +67,7 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_SOURCE_CHARS: usize = 160;
 
 /// A request that passed every check that needs no target.
-struct CheckedRequest {
+struct PrecheckedRequest {
     id: RequestId,
     generation: Generation,
     summary: RequestSummary,
@@ -98,7 +98,7 @@ impl Services {
     }
 
     /// Checks what can be checked without the target.
-    fn check(&self, request: SubmitRequest) -> Result<CheckedRequest, Status> {
+    fn check(&self, request: SubmitRequest) -> Result<PrecheckedRequest, Status> {
         let found = request.stamp.as_ref().map(|stamp| stamp.term);
         let expected = self.handle.term().0;
         if found != Some(expected) {
@@ -149,7 +149,7 @@ impl Services {
             fingerprint: fingerprint(&generation),
             model: (!request.model_path.is_empty()).then(|| ModelMark::of(&request.model_path)),
         };
-        Ok(CheckedRequest { id, generation, summary })
+        Ok(PrecheckedRequest { id, generation, summary })
     }
 }
 
@@ -193,7 +193,7 @@ impl Supervisor for Services {
         request: Request<SubmitRequest>,
     ) -> Result<Response<Self::SubmitStream>, Status> {
         let parent = trace::of_metadata(request.metadata());
-        let CheckedRequest { id, generation, summary } = self.check(request.into_inner())?;
+        let PrecheckedRequest { id, generation, summary } = self.check(request.into_inner())?;
         let mut route = Span::below(parent, Kind::Server, "route");
         route.set("paceline.request_id", id.as_str());
         let span = tracing::info_span!("request", request_id = %id);

@@ -37,11 +37,11 @@ pub struct SettingsDesk {
     dir: RuntimeDir,
     /// Value by key of the settings that this process uses. Changes hold it, so that they take turns:
     /// each is in force before the next one begins.
-    used: Arc<Mutex<Used>>,
+    used: Arc<Mutex<UsedValues>>,
 }
 
 /// Value by key of settings in use.
-type Used = BTreeMap<String, String>;
+type UsedValues = BTreeMap<String, String>;
 
 impl SettingsDesk {
     /// Settings of the configuration that this flag names, or that is found without one. The
@@ -74,7 +74,7 @@ impl SettingsDesk {
         let others = UsedByOthers {
             gateway: of("gateway"),
             target: of("target"),
-            drafter: if drafts { of("drafter") } else { Used::new() },
+            drafter: if drafts { of("drafter") } else { UsedValues::new() },
         };
         let own = self.used.lock().await;
         for setting in &mut shown.settings {
@@ -236,15 +236,16 @@ fn runs(process: &ProcessStatus) -> bool {
 /// The settings that the processes beside this one were started with; empty where nobody knows.
 #[derive(Debug)]
 struct UsedByOthers {
-    gateway: Used,
-    target: Used,
-    drafter: Used,
+    gateway: UsedValues,
+    target: UsedValues,
+    drafter: UsedValues,
 }
 
 impl UsedByOthers {
     /// What a setting waits for. The supervisor uses `own`.
-    fn waits(&self, own: &Used, setting: &Setting) -> SettingUse {
-        let is_other = |used: &&Used| used.get(&setting.key).is_some_and(|it| *it != setting.value);
+    fn waits(&self, own: &UsedValues, setting: &Setting) -> SettingUse {
+        let is_other =
+            |used: &&UsedValues| used.get(&setting.key).is_some_and(|it| *it != setting.value);
         let applies = Applies::of(&setting.key);
         let (readers, waits) = match applies {
             // A change of the file alone: `config set` would be in force.
@@ -316,11 +317,14 @@ mod tests {
     fn a_setting_waits_for_the_process_that_uses_another_value() {
         let used = |value: &str| {
             let keys = ["gateway.thinking_budget", "target.device", "log.level", "limits.queue"];
-            keys.iter().map(|key| ((*key).to_owned(), value.to_owned())).collect::<Used>()
+            keys.iter().map(|key| ((*key).to_owned(), value.to_owned())).collect::<UsedValues>()
         };
         let check = |key: &str, [own, gateway, target]: [&str; 3], expected: SettingUse| {
-            let others =
-                UsedByOthers { gateway: used(gateway), target: used(target), drafter: Used::new() };
+            let others = UsedByOthers {
+                gateway: used(gateway),
+                target: used(target),
+                drafter: UsedValues::new(),
+            };
             let setting = Setting { key: key.into(), value: "new".into(), ..Setting::default() };
             assert_eq!(others.waits(&used(own), &setting), expected, "{key}");
         };

@@ -39,7 +39,7 @@ pub(crate) struct AnnouncedImage {
 /// An image as the vision tower takes it.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedImage {
-    pub(crate) pixels: Pixels,
+    pub(crate) pixels: StoredPixels,
     pub(crate) rows: u32,
     pub(crate) columns: u32,
     pub(crate) scale: [f32; 3],
@@ -48,7 +48,7 @@ pub(crate) struct LoadedImage {
 
 /// Pixels of one image. They count towards the bound until their last holder drops them.
 #[derive(Clone, Debug)]
-pub(crate) struct Pixels(Arc<CountedBytes>);
+pub(crate) struct StoredPixels(Arc<CountedBytes>);
 
 #[derive(Debug)]
 struct CountedBytes {
@@ -57,7 +57,7 @@ struct CountedBytes {
     total: Arc<AtomicU64>,
 }
 
-impl Deref for Pixels {
+impl Deref for StoredPixels {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -144,7 +144,7 @@ impl ImageFiles {
         file: &mut File,
         bytes: u64,
         unreadable: impl Fn(std::io::Error) -> Status,
-    ) -> Result<Pixels, Status> {
+    ) -> Result<StoredPixels, Status> {
         let before = self.total.fetch_add(bytes, Ordering::Relaxed);
         // Dropping `held` subtracts its capacity, which is 0 until memory is reserved.
         let mut held = CountedBytes { bytes: vec![], total: self.total.clone() };
@@ -167,7 +167,7 @@ impl ImageFiles {
         if held.bytes.len() as u64 != bytes {
             return Err(unreadable(std::io::ErrorKind::UnexpectedEof.into()));
         }
-        Ok(Pixels(Arc::new(held)))
+        Ok(StoredPixels(Arc::new(held)))
     }
 }
 

@@ -49,7 +49,7 @@ pub fn verdict(found: &Findings) -> Vec<String> {
         lines.push("Set drafter.model to one that was made for this model, or drafter.start = \"manual\" to go without.".into());
         return lines;
     }
-    let kinds = Kinds::of(found);
+    let kinds = KindSpeeds::of(found);
     lines.extend(kinds.lines());
     if let Some((least, most)) =
         found.all.plain_range.filter(|(least, most)| *most > STEADY * least)
@@ -75,13 +75,13 @@ fn without_drafter(all: &SelftestRow) -> Vec<String> {
 }
 
 /// Kinds of prompts, each with its speed with the drafter over that without.
-struct Kinds<'a> {
+struct KindSpeeds<'a> {
     gains: Vec<(&'a SelftestRow, f64)>,
     losses: Vec<(&'a SelftestRow, f64)>,
     even: Vec<(&'a SelftestRow, f64)>,
 }
 
-impl<'a> Kinds<'a> {
+impl<'a> KindSpeeds<'a> {
     fn of(found: &Findings<'a>) -> Self {
         let of = |which: &dyn Fn(f64) -> bool| {
             let rows =

@@ -84,7 +84,7 @@ pub struct Snapshot {
 
 /// Phase of the whole service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ServicePhase {
+struct ShownPhase {
     /// Term of the supervisor that reported it.
     term: u64,
     phase: String,
@@ -110,7 +110,7 @@ pub struct State {
     /// The line about the last order.
     pub message: Option<Message>,
     /// The last event about the whole service.
-    service: Option<ServicePhase>,
+    service: Option<ShownPhase>,
     last_number: u64,
 }
 
@@ -145,13 +145,13 @@ impl State {
     /// Whether an operator has drained the service, by the last event about it.
     pub fn is_drained(&self) -> bool {
         let term = self.snapshot.as_ref().map(|snapshot| snapshot.status.term);
-        let held = |service: &ServicePhase| Some(service.term) == term && service.phase == "held";
+        let held = |service: &ShownPhase| Some(service.term) == term && service.phase == "held";
         self.service.as_ref().is_some_and(held)
     }
 
     fn changed(&mut self, event: Event) {
         if event.kind == "service" {
-            self.service = Some(ServicePhase { term: event.term, phase: event.to.clone() });
+            self.service = Some(ShownPhase { term: event.term, phase: event.to.clone() });
         }
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();

@@ -72,7 +72,7 @@ pub struct PassOutput<'a, 'b> {
 }
 
 /// Inputs and outputs that all pieces share.
-struct Pass<'a> {
+struct DeltaPass<'a> {
     kernels: &'a Kernels,
     sizes: RecurrentSizes,
     weights: RuleWeights<'a>,
@@ -88,7 +88,7 @@ struct Pass<'a> {
 }
 
 // SAFETY: pieces write different slots, heads or channels, which are the caller's alone.
-unsafe impl Sync for Pass<'_> {}
+unsafe impl Sync for DeltaPass<'_> {}
 
 /// Buffers of a thread, kept from piece to piece.
 #[derive(Default)]
@@ -118,7 +118,7 @@ pub fn advance(
     check(sizes, &new, before, slots, &output);
     let dim = sizes.key_dim as f32;
     let rows = |one: &SlotRows| one.rows.len() + one.accepted.len();
-    let pass = Pass {
+    let pass = DeltaPass {
         kernels: kernels(),
         sizes,
         weights,
@@ -182,7 +182,7 @@ fn check(
     }
 }
 
-impl Pass<'_> {
+impl DeltaPass<'_> {
     /// All rows of a slot, of a key head and the value heads that share it.
     fn piece(&self, slot: &SlotRows, head: usize, scratch: &mut Scratch) {
         let (states, length) = self.states_of(slot.slot, head);

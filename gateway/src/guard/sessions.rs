@@ -94,7 +94,7 @@ impl SessionToken {
 
 /// One session.
 #[derive(Debug)]
-struct Session {
+struct PageSession {
     digest: Digest,
     /// [`super::keys::Principal::scope`] of its key.
     scope: Arc<str>,
@@ -104,7 +104,7 @@ struct Session {
 /// The open sessions, oldest first.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    open: VecDeque<Session>,
+    open: VecDeque<PageSession>,
 }
 
 impl Sessions {
@@ -120,7 +120,7 @@ impl Sessions {
             self.open.pop_front();
         }
         let (scope, until) = (Arc::clone(scope), now + LIFE_MS);
-        self.open.push_back(Session { digest: token.digest(), scope, until });
+        self.open.push_back(PageSession { digest: token.digest(), scope, until });
     }
 
     /// The scope of the key whose session this is. Every session is compared, each in constant

@@ -28,11 +28,11 @@ type Events = Pin<Box<dyn Stream<Item = Result<AnswerEvent>> + Send>>;
 /// An answer on its way to its reader: a stream of events, which ends after its first error.
 #[derive(Debug)]
 pub struct AnswerStream {
-    shared: Arc<Mutex<Inner>>,
+    shared: Arc<Mutex<SharedUnread>>,
     watcher: AbortHandle,
 }
 
-struct Inner {
+struct SharedUnread {
     /// `None` after the end.
     events: Option<Events>,
     /// When the last event was handed to the reader, by the monotonic clock; `None` while the
@@ -43,9 +43,9 @@ struct Inner {
     over: Option<InferenceError>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for SharedUnread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner")
+        f.debug_struct("SharedUnread")
             .field("handed_ns", &self.handed_ns)
             .field("over", &self.over)
             .finish_non_exhaustive()
@@ -93,7 +93,7 @@ impl AnswerStream {
         limit: Duration,
         over: impl Fn() -> InferenceError + Send + 'static,
     ) -> Self {
-        let inner = Inner {
+        let inner = SharedUnread {
             events: Some(events),
             handed_ns: Some(monotonic_ns()),
             bell: Arc::default(),
@@ -124,7 +124,7 @@ impl Drop for AnswerStream {
 /// Drops the answer if it has been unread for `limit`. Returns how long until the next check;
 /// `None` if nothing is left to check.
 fn check(
-    watched: &Weak<Mutex<Inner>>,
+    watched: &Weak<Mutex<SharedUnread>>,
     limit: Duration,
     over: impl FnOnce() -> InferenceError,
 ) -> Option<Duration> {

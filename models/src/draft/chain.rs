@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::sample::{self, Block, DraftedIds, RowRule};
 
 /// A block of a part.
-struct Chain {
+struct ChainBlock {
     /// Index of its part.
     part: usize,
     request: BlockRequest,
@@ -21,7 +21,7 @@ struct Chain {
 
 /// The drafts of all blocks of one batch, as far as they are chosen.
 pub(super) struct Chains {
-    chains: Vec<Chain>,
+    chains: Vec<ChainBlock>,
     /// Drafts are ids below this one.
     id_limit: u32,
     /// For each place in the blocks the drafts at it, of the chains that reach it, in their
@@ -66,14 +66,14 @@ impl Chains {
         let chain = |(at, part): (usize, &DraftPart)| {
             let request = part.block?;
             let drafts = if begins(at) { request.rows - 1 } else { 0 };
-            Some(Chain { part: at, request, position: part.position + part.context, drafts })
+            Some(ChainBlock { part: at, request, position: part.position + part.context, drafts })
         };
         let chains = parts.iter().enumerate().filter_map(chain).collect();
         Self { chains, id_limit, chosen: vec![] }
     }
 
     /// Chains with more than `drafts` drafts.
-    fn longer(&self, drafts: usize) -> impl Iterator<Item = &Chain> {
+    fn longer(&self, drafts: usize) -> impl Iterator<Item = &ChainBlock> {
         self.chains.iter().filter(move |chain| chain.drafts as usize > drafts)
     }
 
@@ -85,7 +85,7 @@ impl Chains {
     /// MLX's own.
     pub(super) fn choose(&mut self, logits: &Array) -> Result<Option<ChainRows>> {
         let before = self.chosen.len();
-        let block = |chain: &Chain| {
+        let block = |chain: &ChainBlock| {
             let rule = RowRule {
                 sampling: chain.request.sampling,
                 noise: chain.request.noise,
@@ -98,7 +98,7 @@ impl Chains {
         let blocks: Vec<Block<'_>> = self.longer(before).map(block).collect();
         let ids = sample::propose(logits, &blocks)?;
         self.chosen.push(ids.clone());
-        let goes_on = |(row, chain): (i32, &Chain)| {
+        let goes_on = |(row, chain): (i32, &ChainBlock)| {
             (chain.drafts as usize > before + 1).then_some((chain.part, row))
         };
         let (parts, rows): (Vec<usize>, Vec<i32>) =

@@ -11,20 +11,20 @@ const ORIGINAL_NAMES: [&str; 3] = ["model.", "mtp.", "mtp_layers."];
 const CONVOLUTION: &str = ".linear_attn.conv1d.weight";
 /// Beginnings of names, and the only writer of files with such names. A text model alone has names
 /// that both write.
-const WRITTEN_BY: [(&str, Writer); 2] =
-    [("model.language_model.", Writer::Transformers), ("language_model.", Writer::Mlx)];
+const WRITTEN_BY: [(&str, SavedBy); 2] =
+    [("model.language_model.", SavedBy::Transformers), ("language_model.", SavedBy::Mlx)];
 /// Ends of names of the norms whose signs are counted: those of rows, which are the widest.
 const ROW_NORMS: [&str; 3] =
     [".input_layernorm.weight", ".post_attention_layernorm.weight", "model.norm.weight"];
 
 /// Who turned a checkpoint's weights into files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Writer {
+enum SavedBy {
     Transformers,
     Mlx,
 }
 
-impl Writer {
+impl SavedBy {
     /// By the axes of a convolution's weight, `[channels, 1, taps]` or `[channels, taps, 1]`; `None`
     /// for a shape that is neither.
     fn of_convolution(shape: &[usize]) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Writer {
 /// Convolutions that contradict one another or their names, and norms that contradict them.
 pub(crate) fn stored_norms(files: &Tensors) -> Result<NormWeight, LoadError> {
     let is_original = match convolutions(files)? {
-        Some(writer) => writer == Writer::Transformers,
+        Some(writer) => writer == SavedBy::Transformers,
         None => {
             let begins = |name: &str| ORIGINAL_NAMES.iter().any(|first| name.starts_with(first));
             files.shapes().any(|(name, _)| begins(name))
@@ -70,10 +70,10 @@ pub(crate) fn stored_norms(files: &Tensors) -> Result<NormWeight, LoadError> {
 }
 
 /// The writer of all convolutions; `None` without one.
-fn convolutions(files: &Tensors) -> Result<Option<Writer>, LoadError> {
-    let mut first: Option<(&str, Writer)> = None;
+fn convolutions(files: &Tensors) -> Result<Option<SavedBy>, LoadError> {
+    let mut first: Option<(&str, SavedBy)> = None;
     for (name, shape) in files.shapes().filter(|(name, _)| name.ends_with(CONVOLUTION)) {
-        let Some(writer) = Writer::of_convolution(shape) else { continue };
+        let Some(writer) = SavedBy::of_convolution(shape) else { continue };
         let named = WRITTEN_BY.iter().find(|(first, _)| name.starts_with(first));
         let contradiction = match (named, first) {
             (Some((start, named)), _) if *named != writer => {

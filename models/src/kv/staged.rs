@@ -16,7 +16,7 @@ use crate::segment::Segment;
 
 /// All arrays of a store.
 #[derive(Debug)]
-struct Snapshot {
+struct StoreSnapshot {
     /// Keys and values, class by class.
     classes: Vec<Vec<LayerArrays>>,
     states: States,
@@ -26,7 +26,7 @@ struct Snapshot {
 #[derive(Debug)]
 pub(super) struct Staged {
     /// The store's arrays with the new rows.
-    arrays: Snapshot,
+    arrays: StoreSnapshot,
     /// Result of `build`, of a type that the store need not know.
     built: Box<dyn Any>,
 }
@@ -49,7 +49,7 @@ impl KvStore {
             return Ok(false);
         }
         let classes = self.classes.iter().map(|class| class.arrays.clone()).collect();
-        let before = Snapshot { classes, states: self.states.clone() };
+        let before = StoreSnapshot { classes, states: self.states.clone() };
         let built = build(self);
         let arrays = self.replace(before);
         self.access = None;
@@ -81,13 +81,13 @@ impl KvStore {
     }
 
     /// Puts arrays in the place of the store's, and returns those.
-    fn replace(&mut self, Snapshot { classes, states }: Snapshot) -> Snapshot {
+    fn replace(&mut self, StoreSnapshot { classes, states }: StoreSnapshot) -> StoreSnapshot {
         let classes = self
             .classes
             .iter_mut()
             .zip(classes)
             .map(|(class, arrays)| std::mem::replace(&mut class.arrays, arrays))
             .collect();
-        Snapshot { classes, states: std::mem::replace(&mut self.states, states) }
+        StoreSnapshot { classes, states: std::mem::replace(&mut self.states, states) }
     }
 }

@@ -19,7 +19,7 @@ const DIGEST_BYTES: usize = 8;
 struct Tokenizer {
     model: Model,
     #[serde(default)]
-    added_tokens: Vec<AddedToken>,
+    added_tokens: Vec<ListedToken>,
 }
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Model {
 }
 
 #[derive(Deserialize)]
-struct AddedToken {
+struct ListedToken {
     id: u32,
     #[serde(default)]
     content: String,

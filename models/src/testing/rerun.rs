@@ -82,7 +82,8 @@ impl Rerun<'_> {
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "in the graph {}:\n{said}{errors}", self.graph);
-        let count = Count::read(&said).unwrap_or_else(|| panic!("expected a count, found {said}"));
+        let count =
+            RunCount::read(&said).unwrap_or_else(|| panic!("expected a count, found {said}"));
         if self.only.is_empty() {
             let expected = self.skipped.len() + self.reruns.len();
             assert_eq!(count.filtered, expected, "a skipped test has another name: {said}");
@@ -105,12 +106,12 @@ impl Rerun<'_> {
 
 /// The end of a run of tests.
 #[derive(Debug, PartialEq, Eq)]
-struct Count {
+struct RunCount {
     passed: usize,
     filtered: usize,
 }
 
-impl Count {
+impl RunCount {
     /// `test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; …`
     fn read(said: &str) -> Option<Self> {
         let line = said.lines().rfind(|line| line.starts_with("test result: "))?;
@@ -130,8 +131,8 @@ mod tests {
     fn the_end_of_a_run_is_read() {
         let said = "running 3 tests\n\ntest result: ok. 2 passed; 0 failed; 1 ignored; \
                     0 measured; 13 filtered out; finished in 0.70s\n";
-        assert_eq!(Count::read(said), Some(Count { passed: 2, filtered: 13 }));
-        assert_eq!(Count::read("no tests"), None);
+        assert_eq!(RunCount::read(said), Some(RunCount { passed: 2, filtered: 13 }));
+        assert_eq!(RunCount::read("no tests"), None);
     }
 
     #[test]

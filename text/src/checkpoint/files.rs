@@ -19,7 +19,7 @@ use super::{LoadError, TemplateFile, TokenizerFile};
 #[derive(Deserialize)]
 pub(super) struct ModelConfig {
     eos_token_id: Option<Ids>,
-    text_config: Option<TextConfig>,
+    text_config: Option<TextSection>,
     pub(super) model_type: Option<String>,
     pub(super) image_token_id: Option<u32>,
     pub(super) boi_token_id: Option<u32>,
@@ -28,7 +28,7 @@ pub(super) struct ModelConfig {
 }
 
 #[derive(Deserialize)]
-struct TextConfig {
+struct TextSection {
     eos_token_id: Option<Ids>,
 }
 

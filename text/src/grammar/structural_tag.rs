@@ -45,16 +45,16 @@ impl AnswerForm {
         let mut names = HashSet::new();
         for (at, tag) in tags.iter().enumerate() {
             match wanted(tag) {
-                Some(Wanted::Thought) => {}
-                Some(Wanted::Text(schema)) => {
+                Some(WantedContent::Thought) => {}
+                Some(WantedContent::Text(schema)) => {
                     form.text = Some(TextForm::JsonSchema(Value::Object(schema).to_string()));
                 }
                 // A tool has a tag for each place in which its call may stand.
-                Some(Wanted::Call { name, parameters }) if names.insert(name.clone()) => {
+                Some(WantedContent::Call { name, parameters }) if names.insert(name.clone()) => {
                     let field = field.to_owned();
                     form.tools.push(CallableTool { name, parameters, strict: true, field });
                 }
-                Some(Wanted::Call { .. }) => {}
+                Some(WantedContent::Call { .. }) => {}
                 None => {
                     let field = format!("{field}.format.tags[{at}]");
                     let expected =
@@ -78,7 +78,7 @@ impl AnswerForm {
 }
 
 /// What a tag asks.
-enum Wanted {
+enum WantedContent {
     /// A thought, in any words.
     Thought,
     /// The answer's text is of this schema.
@@ -88,18 +88,20 @@ enum Wanted {
 }
 
 /// What a tag asks; `None` if it is of another form.
-fn wanted(tag: &Value) -> Option<Wanted> {
+fn wanted(tag: &Value) -> Option<WantedContent> {
     let begin = tag.get("begin")?.as_str()?;
     let begin = begin.strip_prefix(START).unwrap_or(begin);
     let head = begin.strip_prefix(CHANNEL)?.strip_suffix(MESSAGE)?;
     let content = tag.get("content")?;
     match (content.get("type")?.as_str()?, head.split_once(RECEIVER)) {
-        ("any_text", None) if head.starts_with("analysis") => Some(Wanted::Thought),
-        ("json_schema", None) if head.starts_with("final") => Some(Wanted::Text(schema(content)?)),
+        ("any_text", None) if head.starts_with("analysis") => Some(WantedContent::Thought),
+        ("json_schema", None) if head.starts_with("final") => {
+            Some(WantedContent::Text(schema(content)?))
+        }
         ("json_schema", Some((_, name))) => {
             let name = name.split("<|").next().unwrap_or_default().trim().to_owned();
             let parameters = schema(content)?;
-            (!name.is_empty()).then_some(Wanted::Call { name, parameters })
+            (!name.is_empty()).then_some(WantedContent::Call { name, parameters })
         }
         _ => None,
     }

@@ -145,11 +145,11 @@ struct ToolCallVariables<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     id: &'a str,
     r#type: &'static str,
-    function: CalledFunction<'a>,
+    function: FunctionVariable<'a>,
 }
 
 #[derive(Serialize)]
-struct CalledFunction<'a> {
+struct FunctionVariable<'a> {
     name: &'a str,
     arguments: ShownArguments<'a>,
 }
@@ -169,7 +169,7 @@ fn called(call: &ToolCall) -> ToolCallVariables<'_> {
     ToolCallVariables {
         id: &call.id,
         r#type: "function",
-        function: CalledFunction { name: &call.name, arguments },
+        function: FunctionVariable { name: &call.name, arguments },
     }
 }
 

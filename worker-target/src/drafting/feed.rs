@@ -40,20 +40,20 @@ struct SequencePiece {
     piece: FeedPiece,
 }
 
-enum FeedError {
+enum FeedFault {
     /// The link is over.
     Link(LinkEnd),
     /// MLX failed.
     Model(ModelError),
 }
 
-impl From<LinkError> for FeedError {
+impl From<LinkError> for FeedFault {
     fn from(error: LinkError) -> Self {
         Self::Link(error.into())
     }
 }
 
-impl From<ModelError> for FeedError {
+impl From<ModelError> for FeedFault {
     fn from(error: ModelError) -> Self {
         Self::Model(error)
     }
@@ -77,8 +77,8 @@ impl Drafting {
             self.link = Some(link);
             match fed {
                 Ok(()) => {}
-                Err(FeedError::Link(end)) => self.drop_link(end, &mut events),
-                Err(FeedError::Model(error)) => return Err(error),
+                Err(FeedFault::Link(end)) => self.drop_link(end, &mut events),
+                Err(FeedFault::Model(error)) => return Err(error),
             }
         }
         self.sessions.values_mut().for_each(|session| session.window.trim());
@@ -92,7 +92,7 @@ impl Drafting {
         running: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
         inputs: FeedInputs<'_>,
         events: &mut Vec<DraftEvent>,
-    ) -> Result<(), FeedError> {
+    ) -> Result<(), FeedFault> {
         let plan = self.plan(link, scheduler, inputs);
         let mut pieces = self.pieces(link, scheduler, &plan.feed);
         let hidden = self.put_hidden_states(link, &pieces)?;
@@ -273,7 +273,7 @@ impl Drafting {
         link: &mut DrafterLink,
         requests: &[DraftRequest],
         model: &dyn Target,
-    ) -> Result<Option<TensorRef>, FeedError> {
+    ) -> Result<Option<TensorRef>, FeedFault> {
         if requests.is_empty() || !link.welcome.embeddings {
             return Ok(None);
         }

@@ -119,7 +119,7 @@ impl Handshake {
 
 /// Requests that were sent together.
 #[derive(Clone, Debug)]
-pub(super) struct Round {
+pub(super) struct SentRound {
     pub(super) requested: RequestTime,
     pub(super) requests: Vec<RequestedDraft>,
 }
@@ -162,7 +162,7 @@ pub(super) struct DrafterLink {
     /// Progress reports in a row with nothing new.
     pub(super) idle_reports: usize,
     last_round: u64,
-    rounds: BTreeMap<u64, Round>,
+    rounds: BTreeMap<u64, SentRound>,
 }
 
 impl DrafterLink {
@@ -185,13 +185,13 @@ impl DrafterLink {
             position: request.position,
             max_tokens: request.block - 1,
         });
-        let round = Round { requested, requests: requests.collect() };
+        let round = SentRound { requested, requests: requests.collect() };
         self.rounds.insert(self.last_round, round);
         self.last_round
     }
 
     /// Takes a round off those that wait for an answer.
-    pub(super) fn close_round(&mut self, number: u64) -> Option<Round> {
+    pub(super) fn close_round(&mut self, number: u64) -> Option<SentRound> {
         self.rounds.remove(&number)
     }
 

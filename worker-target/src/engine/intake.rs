@@ -165,34 +165,36 @@ impl Engine {
                 continue;
             }
             match self.admit(&arrival.request) {
-                Admission::Admitted(key) => {
+                ArrivalOutcome::Admitted(key) => {
                     self.running.insert(key, arrival);
                     self.log_admitted(key);
                 }
-                Admission::Refused(status) => self.refuse(arrival.outlet, status),
-                Admission::Full => return self.arrivals.push_front(arrival),
+                ArrivalOutcome::Refused(status) => self.refuse(arrival.outlet, status),
+                ArrivalOutcome::Full => return self.arrivals.push_front(arrival),
             }
         }
     }
 
-    fn admit(&mut self, request: &ValidRequest) -> Admission {
+    fn admit(&mut self, request: &ValidRequest) -> ArrivalOutcome {
         if self.stop.is_some() {
             let message = "the target was asked to stop and takes nothing new";
-            return Admission::Refused(Reason::Draining.status(message));
+            return ArrivalOutcome::Refused(Reason::Draining.status(message));
         }
         match self.scheduler.add(request.scheduling.clone()) {
             Ok(key) => {
                 let Request { cache_scope, images, .. } = &request.scheduling;
                 self.pages.open(key, cache_scope, images.clone());
-                Admission::Admitted(key)
+                ArrivalOutcome::Admitted(key)
             }
-            Err(error) => error::refused(&error).map_or(Admission::Full, Admission::Refused),
+            Err(error) => {
+                error::refused(&error).map_or(ArrivalOutcome::Full, ArrivalOutcome::Refused)
+            }
         }
     }
 }
 
 /// Outcome of an arrival.
-enum Admission {
+enum ArrivalOutcome {
     Admitted(SequenceKey),
     Refused(Status),
     /// As many sequences run as may: the arrival waits.

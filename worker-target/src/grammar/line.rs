@@ -20,10 +20,10 @@ pub(super) struct LineFull;
 
 /// The seat and the line before it.
 #[derive(Debug, Default)]
-pub(super) struct Line(Mutex<Waiting>);
+pub(super) struct Line(Mutex<LineState>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct LineState {
     is_taken: bool,
     /// Never an empty one.
     fifos: BTreeMap<u64, VecDeque<oneshot::Sender<Seat>>>,
@@ -80,7 +80,7 @@ impl Drop for Seat {
     }
 }
 
-impl Waiting {
+impl LineState {
     /// Puts a request of this key at the end of its FIFO.
     fn join(&mut self, key: u64) -> Result<oneshot::Receiver<Seat>, LineFull> {
         self.forget_gone();

@@ -45,11 +45,11 @@ const MAX_TOKEN_BYTES: usize = 4096;
 
 /// The part of `tokenizer.json` that has the bytes of tokens.
 #[derive(Debug, Deserialize)]
-struct TokenizerFile {
+struct TokenizerPart {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     model: ModelPart,
-    decoder: Option<Decoder>,
+    decoder: Option<TokenDecoder>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -73,11 +73,11 @@ enum Vocab {
 }
 
 #[derive(Debug, Deserialize)]
-struct Decoder {
+struct TokenDecoder {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
-    decoders: Vec<Decoder>,
+    decoders: Vec<TokenDecoder>,
     pattern: Option<Pattern>,
     content: Option<String>,
     replacement: Option<String>,
@@ -98,9 +98,9 @@ enum Spelling {
     Pieces { space: String },
 }
 
-impl Decoder {
-    fn all(&self) -> Vec<&Decoder> {
-        let inner = self.decoders.iter().flat_map(Decoder::all);
+impl TokenDecoder {
+    fn all(&self) -> Vec<&TokenDecoder> {
+        let inner = self.decoders.iter().flat_map(TokenDecoder::all);
         std::iter::once(self).chain(inner).collect()
     }
 
@@ -186,7 +186,7 @@ impl Vocabulary {
         let read = |cause| VocabularyError::Read { path: path.to_owned(), cause };
         let parse = |cause| VocabularyError::Parse { path: path.to_owned(), cause };
         let text = files::read(path, MAX_TOKENIZER_BYTES).map_err(read)?;
-        let file: TokenizerFile = serde_json::from_slice(&text).map_err(parse)?;
+        let file: TokenizerPart = serde_json::from_slice(&text).map_err(parse)?;
         Ok(Self::of_words(words(file, vocab)?))
     }
 
@@ -204,8 +204,8 @@ impl Vocabulary {
 }
 
 /// The bytes of every token, by its id.
-fn words(file: TokenizerFile, vocab: usize) -> Result<Vec<Vec<u8>>, VocabularyError> {
-    let TokenizerFile { added_tokens, model, decoder } = file;
+fn words(file: TokenizerPart, vocab: usize) -> Result<Vec<Vec<u8>>, VocabularyError> {
+    let TokenizerPart { added_tokens, model, decoder } = file;
     let none = || VocabularyError::Decoder { found: "none".into() };
     let spelling = decoder.ok_or_else(none)?.spelling()?;
     let of_character = byte_characters();

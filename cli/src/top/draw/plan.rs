@@ -32,7 +32,7 @@ pub enum Part {
 
 /// A part with its rows, the title included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedPart {
     /// The part.
     pub part: Part,
     /// Its rows.
@@ -42,11 +42,11 @@ pub struct Planned {
 
 /// The parts that fit into `height` rows, from top to bottom. The parts at the end are left out
 /// first. `reasons` is the number of lines that the reasons take.
-pub fn plan(width: u16, height: u16, figures: &Figures, reasons: usize) -> Vec<Planned> {
+pub fn plan(width: u16, height: u16, figures: &Figures, reasons: usize) -> Vec<PlannedPart> {
     let lines = |count: usize| u16::try_from(count).unwrap_or(u16::MAX).saturating_add(1);
     let requests = lines(figures.lanes.len().max(1) + 2);
     let speculation = lines(figures.speculation.len() + 1);
-    let part = |part, rows, most: u16| Planned { part, rows, most: most.max(rows) };
+    let part = |part, rows, most: u16| PlannedPart { part, rows, most: most.max(rows) };
     let mut wanted =
         vec![part(Part::Processes, PROCESS_ROWS, PROCESS_ROWS.saturating_add(lines(reasons) - 1))];
     if width >= WIDE {
@@ -59,7 +59,7 @@ pub fn plan(width: u16, height: u16, figures: &Figures, reasons: usize) -> Vec<P
     wanted.push(part(Part::Throughput, 3, THROUGHPUT_ROWS));
     wanted.push(part(Part::Events, 3, u16::MAX));
     let mut free = height;
-    let mut planned: Vec<Planned> = Vec::new();
+    let mut planned: Vec<PlannedPart> = Vec::new();
     for part in wanted {
         if part.rows > free {
             break;
@@ -75,7 +75,12 @@ pub fn plan(width: u16, height: u16, figures: &Figures, reasons: usize) -> Vec<P
 }
 
 /// Gives free rows to the parts that are `chosen`, up to `most` for each.
-fn grow(planned: &mut [Planned], free: &mut u16, chosen: impl Fn(&Planned) -> bool, most: u16) {
+fn grow(
+    planned: &mut [PlannedPart],
+    free: &mut u16,
+    chosen: impl Fn(&PlannedPart) -> bool,
+    most: u16,
+) {
     for part in planned.iter_mut().filter(|part| chosen(part)) {
         let more = part.most.min(most).saturating_sub(part.rows).min(*free);
         part.rows += more;

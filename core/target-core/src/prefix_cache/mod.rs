@@ -99,7 +99,7 @@ impl Chain {
 pub struct PageId(pub u64);
 
 #[derive(Clone, Debug)]
-struct Page {
+struct CachedPage {
     id: PageId,
     parent: Option<PageKey>,
     children: usize,
@@ -124,7 +124,7 @@ pub struct Evicted {
 /// The index.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixIndex {
-    pages: HashMap<PageKey, Page>,
+    pages: HashMap<PageKey, CachedPage>,
     /// Pages in the order of eviction, by their last use: pages without a page after them. For a
     /// model with recurrent layers: pages with states.
     evictable: BTreeMap<u64, PageKey>,
@@ -243,7 +243,7 @@ impl PrefixIndex {
         self.next += 1;
         let (id, used) = (PageId(self.next), self.now);
         let page =
-            Page { id, parent, children: 0, bytes, hidden_bytes: 0, has_states: false, used };
+            CachedPage { id, parent, children: 0, bytes, hidden_bytes: 0, has_states: false, used };
         self.pages.insert(keys[at], page);
         self.bytes += bytes;
         id
@@ -331,7 +331,7 @@ impl PrefixIndex {
     /// The counted bytes are those of all pages and states (I11). Walks all pages, so it runs once
     /// for a chain and not for each page.
     fn assert_sum(&self) {
-        let states = |page: &Page| if page.has_states { self.state_bytes } else { 0 };
+        let states = |page: &CachedPage| if page.has_states { self.state_bytes } else { 0 };
         let sum = || self.pages.values().map(|page| page.bytes + states(page)).sum::<u64>();
         debug_assert!(
             sum() == self.bytes,

@@ -147,17 +147,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
 
 /// The connections that open, oldest first; one list for all listeners.
 #[derive(Clone, Debug, Default)]
-pub struct Openings(Arc<Mutex<VecDeque<Arc<Opening>>>>);
+pub struct Openings(Arc<Mutex<VecDeque<Arc<OpeningConnection>>>>);
 
 #[derive(Debug, Default)]
-struct Opening {
+struct OpeningConnection {
     cut: Notify,
     over: AtomicBool,
 }
 
 /// One connection that opens. The opening is over when this is dropped.
 #[derive(Debug)]
-pub struct OpeningGuard(Arc<Opening>);
+pub struct OpeningGuard(Arc<OpeningConnection>);
 
 impl OpeningGuard {
     /// Resolves when room is needed for others.
@@ -182,7 +182,7 @@ impl Openings {
         if all.len() >= MAX_OPENINGS {
             cut(&mut all, 1);
         }
-        let opening = Arc::new(Opening::default());
+        let opening = Arc::new(OpeningConnection::default());
         all.push_back(Arc::clone(&opening));
         OpeningGuard(opening)
     }
@@ -196,7 +196,7 @@ impl Openings {
     }
 }
 
-fn cut(openings: &mut VecDeque<Arc<Opening>>, count: usize) {
+fn cut(openings: &mut VecDeque<Arc<OpeningConnection>>, count: usize) {
     for opening in openings.drain(..count) {
         opening.cut.notify_one();
     }

@@ -85,11 +85,11 @@ pub struct Caller {
 
 /// The places that are taken. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct AnswerPlaces(Arc<Mutex<HashMap<AnswerKind, Taken>>>);
+pub struct AnswerPlaces(Arc<Mutex<HashMap<AnswerKind, TakenPlaces>>>);
 
 /// Places of one kind that are taken.
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenPlaces {
     all: usize,
     unknown: usize,
     /// A party without a place has no entry.

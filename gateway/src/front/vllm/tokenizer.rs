@@ -37,7 +37,7 @@ pub(super) struct Archive {
 
 /// Why there is no archive.
 #[derive(Debug, thiserror::Error)]
-enum ArchiveError {
+enum ArchiveRefusal {
     #[error("cannot read {}", path.display())]
     Read {
         path: PathBuf,
@@ -88,18 +88,18 @@ impl Archives {
 }
 
 impl Archive {
-    fn read(directory: &Path) -> Result<Self, ArchiveError> {
+    fn read(directory: &Path) -> Result<Self, ArchiveRefusal> {
         let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
         let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
         let mut left = MAX_BYTES;
         for path in files(directory)? {
-            let unreadable = |cause| ArchiveError::Read { path: path.clone(), cause };
+            let unreadable = |cause| ArchiveRefusal::Read { path: path.clone(), cause };
             let file = files::open(&path).map_err(unreadable)?;
             let mut content = Vec::new();
             // A file may grow while it is read.
             file.take(left + 1).read_to_end(&mut content).map_err(unreadable)?;
             let bytes = content.len() as u64;
-            let too_large = || ArchiveError::TooLarge(directory.to_owned());
+            let too_large = || ArchiveRefusal::TooLarge(directory.to_owned());
             left = left.checked_sub(bytes).ok_or_else(too_large)?;
             archive.start_file(path.file_name().unwrap_or_default().to_string_lossy(), options)?;
             archive.write_all(&content)?;
@@ -122,8 +122,8 @@ impl Archive {
 }
 
 /// The text files of a model, by their names. Links are followed: a hub's cache is made of them.
-fn files(directory: &Path) -> Result<Vec<PathBuf>, ArchiveError> {
-    let unreadable = |cause| ArchiveError::Read { path: directory.to_owned(), cause };
+fn files(directory: &Path) -> Result<Vec<PathBuf>, ArchiveRefusal> {
+    let unreadable = |cause| ArchiveRefusal::Read { path: directory.to_owned(), cause };
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -133,7 +133,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, ArchiveError> {
             found.push(path);
         }
         if found.len() > MAX_FILES {
-            return Err(ArchiveError::TooLarge(directory.to_owned()));
+            return Err(ArchiveRefusal::TooLarge(directory.to_owned()));
         }
     }
     found.sort();

@@ -62,7 +62,7 @@ impl AssistedLayers {
 }
 
 /// Keys and values of a layer, from the layer's input.
-pub(crate) struct KeySource {
+pub(crate) struct LayerKeySource {
     input_layernorm: RmsNorm,
     kv_proj: Linear,
     k_norm: HeadNorm,
@@ -74,7 +74,7 @@ pub(crate) struct KeySource {
     rope: Rope,
 }
 
-impl KeySource {
+impl LayerKeySource {
     fn load(
         weights: &mut Weights,
         text: &str,
@@ -111,7 +111,7 @@ impl KeySource {
         self.sizes.kv_heads().into()
     }
 
-    /// Keys, and heads of which those of [`KeySource::values`] are the values, of rows with these
+    /// Keys, and heads of which those of [`LayerKeySource::values`] are the values, of rows with these
     /// `inputs` `[R, hidden]` at these positions: `[R, heads, head_dim]` both.
     pub(crate) fn keys_values(&self, inputs: &Array, positions: &[i32]) -> Result<[Array; 2]> {
         let normed = self.input_layernorm.forward(inputs)?;
@@ -121,7 +121,7 @@ impl KeySource {
         Ok([keys, self.v_norm.forward(&kv)?])
     }
 
-    /// Heads of values among those that [`KeySource::keys_values`] gives.
+    /// Heads of values among those that [`LayerKeySource::keys_values`] gives.
     pub(crate) fn values(&self) -> Range<i32> {
         self.values.clone()
     }
@@ -134,7 +134,7 @@ pub(crate) struct AssistedTarget {
     factor: f32,
     norm: RmsNorm,
     /// By the number of the kind.
-    pub(crate) sources: [KeySource; 2],
+    pub(crate) sources: [LayerKeySource; 2],
     pub(crate) layers: AssistedLayers,
 }
 
@@ -158,7 +158,7 @@ impl AssistedTarget {
         let mut source = |at: usize| {
             let missing = || json.wrong("rope_parameters", "expected both kinds".into());
             let rope = ropes.next().ok_or_else(missing)?;
-            KeySource::load(weights, text, at, &config, rope)
+            LayerKeySource::load(weights, text, at, &config, rope)
         };
         let sources = [source(sliding)?, source(full)?];
         let factor = rounded((config.hidden as f32).sqrt(), stored);

@@ -158,7 +158,7 @@ impl Program {
             let mut buffer = mem::take(&mut scratch.rows[step.output.buffer]);
             let out = room(&mut buffer, inputs.rows * step.output.width);
             let Scratch { rows, experts, .. } = &mut *scratch;
-            compute(step, &StepInputs { step, rows, pass: inputs }, experts, out, &mut outputs);
+            compute(step, &ProgramInputs { step, rows, pass: inputs }, experts, out, &mut outputs);
             scratch.rows[step.output.buffer] = buffer;
         }
         self.finish(inputs, &mut scratch, outputs.rest);
@@ -194,13 +194,13 @@ impl Program {
 }
 
 /// What a step reads.
-struct StepInputs<'a, 'b> {
+struct ProgramInputs<'a, 'b> {
     step: &'a Step,
     rows: &'a [Vec<f32>],
     pass: &'a PassInputs<'b>,
 }
 
-impl<'a> StepInputs<'a, '_> {
+impl<'a> ProgramInputs<'a, '_> {
     /// The rows of an input.
     fn rows(&self, input: usize) -> FloatRows<'a> {
         let Place { buffer, width } = self.step.inputs[input];
@@ -222,7 +222,7 @@ fn row<'a>(rows: &FloatRows<'a>, at: usize) -> &'a [f32] {
 /// for each function.
 fn compute(
     step: &Step,
-    inputs: &StepInputs<'_, '_>,
+    inputs: &ProgramInputs<'_, '_>,
     scratch: &mut ExpertScratch,
     out: &mut [f32],
     outputs: &mut Outputs<'_, '_>,

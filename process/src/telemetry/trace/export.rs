@@ -44,7 +44,7 @@ const MAX_WORDS_CHARS: usize = 200;
 
 /// A time in which spans are lost.
 #[derive(Debug, Default)]
-struct Outage {
+struct ExportOutage {
     lost: u64,
     /// Pause before the next batch; zero if the last one was taken.
     pause: Duration,
@@ -61,7 +61,7 @@ pub(super) struct Exporter {
     sending: u64,
     /// The connection; a new one is made after a failure.
     channel: Option<Channel>,
-    outage: Option<Outage>,
+    outage: Option<ExportOutage>,
 }
 
 impl Exporter {
@@ -178,7 +178,7 @@ impl Exporter {
                 self.lost(dropped, "more spans end than it takes").pause = Duration::ZERO;
             }
             None => {
-                if let Some(Outage { lost, .. }) = self.outage.take() {
+                if let Some(ExportOutage { lost, .. }) = self.outage.take() {
                     tracing::info!(lost, "the collector takes spans again");
                 }
             }
@@ -209,7 +209,7 @@ impl Exporter {
     }
 
     /// Counts lost spans. One line is logged for an outage, and one for its end.
-    fn lost(&mut self, spans: u64, why: &str) -> &mut Outage {
+    fn lost(&mut self, spans: u64, why: &str) -> &mut ExportOutage {
         if self.outage.is_none() {
             let collector = &self.endpoint;
             tracing::warn!(

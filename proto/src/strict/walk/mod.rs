@@ -31,7 +31,7 @@ pub(super) enum Problem {
 
 impl Problem {
     /// Moves the problem into the field `parent` of another message.
-    fn inside(mut self, parent: &Field, index: u32) -> Self {
+    fn inside(mut self, parent: &WireField, index: u32) -> Self {
         match &mut self {
             Problem::Unknown { .. } => {}
             Problem::TooDeep { field, .. }
@@ -85,7 +85,7 @@ struct Repeated {
 }
 
 #[derive(Debug)]
-struct Field {
+struct WireField {
     name: String,
     kind: Kind,
     repeated: Option<Repeated>,
@@ -95,7 +95,7 @@ struct Field {
 #[derive(Debug)]
 struct MessageType {
     name: String,
-    fields: Vec<Option<Field>>,
+    fields: Vec<Option<WireField>>,
 }
 
 /// All message types of our .proto files.
@@ -157,7 +157,7 @@ fn message_type(
             }
         });
         fields[number] =
-            Some(Field { name: field.name().to_owned(), kind: kind(field, by_name), repeated });
+            Some(WireField { name: field.name().to_owned(), kind: kind(field, by_name), repeated });
     }
     MessageType { name: name.to_owned(), fields }
 }
@@ -239,7 +239,7 @@ impl Walk<'_> {
     }
 
     /// Counts elements of a repeated field among those of the whole message.
-    fn count_in_all(&mut self, field: &Field, found: usize) -> Result<(), Problem> {
+    fn count_in_all(&mut self, field: &WireField, found: usize) -> Result<(), Problem> {
         let (count, limit, kind) = match field.kind.is_number() {
             true => (&mut self.numbers, MAX_NUMBERS, "numbers"),
             false => (&mut self.elements, MAX_ELEMENTS, "elements"),

@@ -10,7 +10,7 @@ use crate::prompt::conversation::{Conversation, Message, Role, Tool, ToolCall};
 
 /// The capabilities of a template.
 pub(super) fn capabilities(engine: &Engine) -> Capabilities {
-    let mut probe = Probe { engine, content: content_forms(engine) };
+    let mut probe = TemplateProbe { engine, content: content_forms(engine) };
     let tools = probe.shows_tools();
     let mut calls = probe.shown(&CALL, true);
     if calls == Shown::Never {
@@ -34,7 +34,8 @@ pub(super) fn capabilities(engine: &Engine) -> Capabilities {
 /// The forms of content that the template shows, and all else.
 fn content_forms(engine: &Engine) -> Capabilities {
     let arrives = |words: &[&str], text: bool, parts: bool| {
-        let probe = Probe { engine, content: Capabilities { text, parts, ..Capabilities::ALL } };
+        let probe =
+            TemplateProbe { engine, content: Capabilities { text, parts, ..Capabilities::ALL } };
         let conversation =
             Conversation { messages: vec![message(Role::User, words)], ..Conversation::default() };
         probe.shows(conversation, words) == Ok(true)
@@ -51,13 +52,13 @@ fn content_forms(engine: &Engine) -> Capabilities {
 }
 
 /// Renders short conversations and searches the output for their words.
-struct Probe<'a> {
+struct TemplateProbe<'a> {
     engine: &'a Engine,
     /// The form of content to use.
     content: Capabilities,
 }
 
-impl Probe<'_> {
+impl TemplateProbe<'_> {
     /// Whether all words are in the rendering of a conversation.
     ///
     /// # Errors

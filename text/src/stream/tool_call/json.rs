@@ -24,7 +24,7 @@ enum Expected {
 
 /// A member of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Member {
+enum ObjectMember {
     Name,
     Arguments,
     /// `"type": "function"`, which Llama writes as well.
@@ -38,7 +38,7 @@ enum Member {
 struct OpenMember {
     scanner: JsonScanner,
     /// The member whose value it is; none for a key.
-    member: Option<Member>,
+    member: Option<ObjectMember>,
     /// Text of the member, except for arguments that are an object.
     text: String,
     is_text: bool,
@@ -49,7 +49,7 @@ struct OpenMember {
 pub(in super::super) struct JsonToolCall {
     expected: Expected,
     running: Option<OpenMember>,
-    member: Option<Member>,
+    member: Option<ObjectMember>,
     has_arguments: bool,
     has_type: bool,
     allows_id: bool,
@@ -82,8 +82,8 @@ impl JsonToolCall {
         let characters = text.strip_prefix('"').unwrap_or(text);
         match member {
             None => KEYS.iter().any(|key| key.starts_with(characters)),
-            Some(Member::Name) => tools.has_beginning(characters),
-            Some(Member::Arguments | Member::Type | Member::Id) => true,
+            Some(ObjectMember::Name) => tools.has_beginning(characters),
+            Some(ObjectMember::Arguments | ObjectMember::Type | ObjectMember::Id) => true,
         }
     }
 
@@ -132,13 +132,13 @@ impl JsonToolCall {
     /// Begins a key or a value with its first character.
     fn begin(
         &mut self,
-        member: Option<Member>,
+        member: Option<ObjectMember>,
         character: char,
         piece: &mut PartialToolCall,
     ) -> Result<(), BrokenToolCall> {
         let is_text = character == '"';
-        if !is_text && (character != '{' || member != Some(Member::Arguments)) {
-            let expected = if member == Some(Member::Arguments) {
+        if !is_text && (character != '{' || member != Some(ObjectMember::Arguments)) {
+            let expected = if member == Some(ObjectMember::Arguments) {
                 "arguments that are a JSON object"
             } else {
                 "a name or an id that is a text"
@@ -171,13 +171,13 @@ impl JsonToolCall {
                 self.member = Some(self.key(&text(), piece)?);
                 self.expected = Expected::Colon;
             }
-            Some(Member::Name) => piece.set_name(text())?,
-            Some(Member::Id) => {}
-            Some(Member::Type) if text() == "function" => self.has_type = true,
-            Some(Member::Type) => {
+            Some(ObjectMember::Name) => piece.set_name(text())?,
+            Some(ObjectMember::Id) => {}
+            Some(ObjectMember::Type) if text() == "function" => self.has_type = true,
+            Some(ObjectMember::Type) => {
                 return Err(BrokenToolCall::other("the type \"function\"", "another"));
             }
-            Some(Member::Arguments) => {
+            Some(ObjectMember::Arguments) => {
                 self.has_arguments = true;
                 if is_text {
                     piece.arguments.push_str(&arguments_of_text(&text())?);
@@ -188,12 +188,12 @@ impl JsonToolCall {
     }
 
     /// The member of this key.
-    fn key(&self, key: &str, piece: &PartialToolCall) -> Result<Member, BrokenToolCall> {
+    fn key(&self, key: &str, piece: &PartialToolCall) -> Result<ObjectMember, BrokenToolCall> {
         let (member, is_new) = match key {
-            "name" => (Member::Name, piece.name.is_none()),
-            "arguments" | "parameters" => (Member::Arguments, !self.has_arguments),
-            "type" => (Member::Type, !self.has_type),
-            "id" if self.allows_id => (Member::Id, true),
+            "name" => (ObjectMember::Name, piece.name.is_none()),
+            "arguments" | "parameters" => (ObjectMember::Arguments, !self.has_arguments),
+            "type" => (ObjectMember::Type, !self.has_type),
+            "id" if self.allows_id => (ObjectMember::Id, true),
             _ => {
                 return Err(BrokenToolCall::other(
                     "the members \"name\" and \"arguments\"",

@@ -70,13 +70,13 @@ struct Shared {
     compiler: OnceLock<Compiler>,
     /// Held while the compiler is made, which takes up to a second.
     making: Mutex<()>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptGrammars>,
     /// One compilation at a time.
     line: Arc<Line>,
     memory: Arc<GrammarMemory>,
 }
 
-struct Kept {
+struct KeptGrammars {
     grammars: LruCache<Key, Arc<Compiled>>,
     bytes: u64,
     /// Grammars of requests that do not run yet.
@@ -84,7 +84,7 @@ struct Kept {
 }
 
 /// A grammar that is kept until its request runs.
-pub(crate) struct PreparedGrammar {
+pub(crate) struct WaitingGrammar {
     _compiled: Arc<Compiled>,
     _held: HeldBytes,
 }
@@ -93,7 +93,7 @@ impl Grammars {
     /// Grammars for the model whose `tokenizer.json` this is, with `vocab` ids.
     pub(crate) fn new(tokenizer: PathBuf, vocab: usize, progress: Arc<Progress>) -> Self {
         let grammars = LruCache::new(MAX_GRAMMARS);
-        let kept = Kept { grammars, bytes: 0, prepared: HashMap::new() };
+        let kept = KeptGrammars { grammars, bytes: 0, prepared: HashMap::new() };
         Self {
             shared: Arc::new(Shared {
                 tokenizer,
@@ -127,7 +127,7 @@ impl Grammars {
         &self,
         source: GrammarSource,
         key_id: u64,
-    ) -> Result<PreparedGrammar, Status> {
+    ) -> Result<WaitingGrammar, Status> {
         let key = digest(&source);
         let compiled = self.compiled(key, source, key_id).await?;
         let held = self.shared.memory.hold(compiled.bytes);
@@ -136,7 +136,7 @@ impl Grammars {
             return Err(Reason::QueueFull
                 .status("grammars of waiting requests hold as many bytes as they may"));
         }
-        Ok(PreparedGrammar { _compiled: compiled, _held: held })
+        Ok(WaitingGrammar { _compiled: compiled, _held: held })
     }
 
     /// The state of a new sequence in this grammar.
@@ -245,7 +245,7 @@ impl Shared {
     }
 }
 
-impl Kept {
+impl KeptGrammars {
     /// Adds a grammar and drops the least recently used ones.
     fn add(&mut self, key: Key, compiled: Arc<Compiled>) {
         self.bytes += compiled.bytes;
@@ -296,9 +296,9 @@ fn digest(source: &GrammarSource) -> Key {
     hash.finalize().into()
 }
 
-impl std::fmt::Debug for PreparedGrammar {
+impl std::fmt::Debug for WaitingGrammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PreparedGrammar").finish_non_exhaustive()
+        f.debug_struct("WaitingGrammar").finish_non_exhaustive()
     }
 }
 

@@ -130,7 +130,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     let forced = policy.force == Force::Speculative;
     let asked = forced || wish == RouteWish::Speculative;
     let guards = [
-        Guard {
+        RouteGuard {
             cap: policy.max_concurrent,
             found: signals.place,
             all: signals.running,
@@ -138,7 +138,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
             measured: signals.by_sequences,
             reason: RouteReason::Concurrency,
         },
-        Guard {
+        RouteGuard {
             cap: policy.max_context,
             found: signals.context_tokens,
             all: signals.context_tokens,
@@ -169,7 +169,7 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     permit(Lane::Speculative, max_draft, reason)
 }
 
-struct Guard {
+struct RouteGuard {
     cap: Auto<u32>,
     found: u32,
     /// The bounded figure for all requests together, to which the measurement refers.
@@ -186,7 +186,7 @@ enum Judged {
     Doubtful(RouteReason),
 }
 
-impl Guard {
+impl RouteGuard {
     fn judge(&self, asked: bool) -> Judged {
         match (self.cap, self.measured.pays()) {
             (Auto::Is(most), _) if self.found > most => Judged::OverCap,

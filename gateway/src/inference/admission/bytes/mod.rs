@@ -55,11 +55,11 @@ pub struct ByteBudget(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limit: u64,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<ByteLedger>,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct ByteLedger {
     held: ByKind,
     /// A party that holds nothing has no entry.
     of_parties: HashMap<Party, ByKind>,
@@ -132,7 +132,7 @@ impl ByteBudget {
     }
 }
 
-impl Ledger {
+impl ByteLedger {
     fn fit(&self, limit: u64, party: &Party, kind: ByteKind, bytes: u64) -> Fit {
         let (most, held) = match kind {
             ByteKind::Small => (limit / 4, self.held.get(kind)),
