@@ -53,6 +53,10 @@ fn settings_change_at_once_or_after_a_restart_and_outlive_each_process() {
     let said = set(&stack, "routing.force=plain");
     assert!(said.starts_with("routing.force = plain: in force\nkept in "), "{said}");
     assert!(set(&stack, "limits.queue=7").starts_with("limits.queue = 7: in force\n"));
+    assert!(set(&stack, "drain.notice_s=1").starts_with("drain.notice_s = 1: in force\n"));
+    assert_eq!(waits(&stack, "drain.notice_s"), Value::Null);
+    let unset = done(&stack.paceline(&["config", "unset", "drain.notice_s"], ""));
+    assert!(unset.starts_with("drain.notice_s = 0 (default): in force\n"), "{unset}");
     let drafter = stack.pid("drafter");
     assert!(set(&stack, "drafter.model=lookup").starts_with("drafter.model = lookup: in force\n"));
     let linked = stack.wait_linked();

@@ -211,7 +211,7 @@ settings! {
         /// At least two intervals of the router's health checks, so that routers send new requests
         /// elsewhere. `paceline drain` waits two minutes unless it is told otherwise, and has to
         /// drain as well.
-        notice_s: u64 = 0, within(..=60, "at most 60 seconds"), Supervisor,
+        notice_s: u64 = 0, within(..=60, "at most 60 seconds"), AtOnce,
             "seconds before `paceline drain` in which requests are served and health reports that they are not; 0 = none; at most 60";
     }
 

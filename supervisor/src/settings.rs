@@ -169,6 +169,9 @@ impl SettingsDesk {
         if changed_in("limits") {
             handle.tune(Tuning::Admission(settings.admission)).await?;
         }
+        if changed("drain.notice_s") {
+            handle.tune(Tuning::Notice { ms: settings.notice_ms }).await?;
+        }
         if !changed_in("drafter") {
             return Ok(String::new());
         }

@@ -140,6 +140,11 @@ impl Service {
         }
     }
 
+    /// The next drain is preceded by a notice of `ms` milliseconds.
+    pub fn set_notice(&mut self, ms: u64) {
+        self.notice_ms = ms;
+    }
+
     /// Where the service stands.
     pub fn phase(&self) -> ServicePhase {
         self.phase

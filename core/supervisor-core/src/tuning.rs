@@ -10,6 +10,11 @@ pub enum Tuning {
     Admission(AdmissionBounds),
     /// Other configured drafters, or another time to start them. A drafter that runs goes on.
     Drafters(DrafterPlan),
+    /// Another notice before a drain. One that has begun lasts as long as it was to.
+    Notice {
+        /// Its milliseconds.
+        ms: u64,
+    },
 }
 
 impl Tuning {
@@ -23,6 +28,7 @@ impl Tuning {
             }
             Tuning::Drafters(plan) if plan.models.is_empty() => "no drafter".to_owned(),
             Tuning::Drafters(plan) => format!("drafters {}", plan.models.join(", ")),
+            Tuning::Notice { ms } => format!("notice {ms} ms"),
         }
     }
 }

@@ -29,6 +29,7 @@ impl Supervisor {
                 self.operations.use_drafters(&plan.models);
                 self.drafters.on_plan(plan);
             }
+            Tuning::Notice { ms } => self.service.set_notice(ms),
         }
         out.push(Action::Answer { order_id, outcome: Ok(()) });
     }

@@ -254,6 +254,10 @@ fn ordered(words: &Words<'_>) -> Event {
                 streams_per_key: words.number("per_key").expect("per_key=1") as usize,
             }),
         },
+        "notice" => {
+            let ms = words.number("ms").expect("ms=1");
+            Event::Tuned { order_id, tuning: Tuning::Notice { ms } }
+        }
         "drafters" => {
             let models = words.value("models").unwrap_or_default().split(',');
             let models = models.filter(|name| !name.is_empty()).map(str::to_owned).collect();
