@@ -69,10 +69,14 @@ fn settings_change_at_once_or_after_a_restart_and_outlive_each_process() {
     assert_eq!(long().expect("the gateway has the earlier limit").ids.len(), 6);
     assert_eq!(waits(&stack, "limits.max_new_tokens"), "restart_gateway");
     assert_eq!(waits(&stack, "limits.queue"), Value::Null);
-    set(&stack, "target.prompt_chunk_ms=100");
-    assert_eq!(waits(&stack, "target.prompt_chunk_ms"), "restart_target");
-    done(&stack.paceline(&["config", "unset", "target.prompt_chunk_ms"], ""));
-    assert_eq!(waits(&stack, "target.prompt_chunk_ms"), Value::Null);
+    for (key, process) in
+        [("target.prompt_chunk_ms", "target"), ("drafter.prefix_bytes", "drafter")]
+    {
+        set(&stack, &format!("{key}=100"));
+        assert_eq!(waits(&stack, key), format!("restart_{process}"));
+        done(&stack.paceline(&["config", "unset", key], ""));
+        assert_eq!(waits(&stack, key), Value::Null);
+    }
     done(&stack.paceline(&["restart", "gateway"], ""));
     wait("the next gateway's settings", || {
         waits(&stack, "limits.max_new_tokens").is_null().then_some(())

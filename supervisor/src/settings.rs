@@ -8,6 +8,7 @@ use std::sync::Arc;
 use paceline_process::config::{
     Applies, Assignment, KeptChange, Setting as Loose, Source, changes_at_once,
 };
+use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Config, ConfigError, Loaded, RuntimeDir};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
@@ -16,6 +17,7 @@ use paceline_proto::v1::{
 };
 use paceline_supervisor_core::drafter::{DrafterOrder, DrafterPlan};
 use paceline_supervisor_core::tuning::Tuning;
+use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_vocabulary::chain;
 use tokio::sync::Mutex;
 use tonic::Status;
@@ -68,13 +70,13 @@ impl SettingsDesk {
     pub async fn show(&self, handle: &ActorHandle) -> Result<ShowSettingsResponse, Status> {
         let mut shown = self.loaded().await?.shown();
         let status = handle.status().await?;
-        let drafts = status.drafter.as_ref().is_some_and(runs);
+        let drafter = status.drafter.as_ref().and_then(|drafter| self.name_of(drafter));
         let policy = status.routing.unwrap_or_default().policy;
         let of = |process: &str| self.dir.used_settings(process).unwrap_or_default();
         let others = UsedByOthers {
             gateway: of("gateway"),
             target: of("target"),
-            drafter: if drafts { of("drafter") } else { UsedValues::new() },
+            drafter: drafter.map(of).unwrap_or_default(),
         };
         let own = self.used.lock().await;
         for setting in &mut shown.settings {
@@ -91,6 +93,13 @@ impl SettingsDesk {
             }
         }
         Ok(shown)
+    }
+
+    /// The name under which this drafter runs: two may, while one takes the other's place.
+    fn name_of(&self, drafter: &ProcessStatus) -> Option<&'static str> {
+        let names = WorkerSlot::ALL.iter().map(|slot| WorkerId::Drafter(*slot).name());
+        let is_it = |record: WorkerRecord| record.pid == drafter.pid;
+        names.into_iter().find(|name| self.dir.record(name).is_some_and(is_it))
     }
 
     /// Keeps these changes and applies those that need no restart.
