@@ -346,3 +346,20 @@ fn too_many_questions() -> Status {
 fn stopping() -> Status {
     error::denied(Denial::stopping(1_000))
 }
+
+/// A handle whose actor a test plays, and the mail of that actor. The last value keeps the other
+/// channels open.
+#[cfg(test)]
+pub(crate) fn played(
+    runtime_dir: &paceline_process::RuntimeDir,
+) -> (ActorHandle, mpsc::Receiver<Mail>, impl Sized + use<>) {
+    let (mail, mailbox) = mpsc::channel(4);
+    let (ends, receiver) = mpsc::channel(4);
+    let (aborts_tx, aborts) = watch::channel(None);
+    let (notices_tx, notices) = watch::channel(Default::default());
+    let (restarts_tx, restarts) = watch::channel(None);
+    let (journal, events) = crate::events::Journal::new(runtime_dir, Term(1));
+    let broadcasts = Broadcasts { aborts, notices, restarts };
+    let handle = ActorHandle::new(mail, ends, broadcasts, events, Term(1), Clock::start());
+    (handle, mailbox, (receiver, aborts_tx, notices_tx, restarts_tx, journal))
+}

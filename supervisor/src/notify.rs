@@ -63,13 +63,10 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use paceline_process::{Config, RuntimeDir, task};
-    use paceline_system::Clock;
-    use paceline_vocabulary::Term;
-    use tokio::sync::{mpsc, watch};
 
     use super::*;
-    use crate::events::Journal;
-    use crate::mailbox::{Broadcasts, Mail};
+    use crate::handle;
+    use crate::mailbox::Mail;
 
     fn received(socket: &UnixDatagram) -> Option<String> {
         let mut buffer = [0; 1024];
@@ -84,17 +81,10 @@ mod tests {
         let path = dir.path().join("notify");
         let manager = UnixDatagram::bind(&path).expect("bound");
         manager.set_nonblocking(true).expect("set");
-        let (mail, mut mailbox) = mpsc::channel(4);
-        let (ends, _receiver) = mpsc::channel(4);
-        let (_aborts, aborts) = watch::channel(None);
-        let (_notices, notices) = watch::channel(Default::default());
-        let (_restarts, restarts) = watch::channel(None);
         let mut config = Config::default();
         config.supervisor.runtime_dir = dir.path().display().to_string();
-        let (_journal, events) =
-            Journal::new(&RuntimeDir::locate(&config).expect("a short path"), Term(1));
-        let broadcasts = Broadcasts { aborts, notices, restarts };
-        let handle = ActorHandle::new(mail, ends, broadcasts, events, Term(1), Clock::start());
+        let runtime_dir = RuntimeDir::locate(&config).expect("a short path");
+        let (handle, mut mailbox, _kept) = handle::played(&runtime_dir);
         let notifier =
             Notifier::to(&path.display().to_string(), Some(Duration::from_secs(2))).expect("there");
         let attending = task::spawn("attend", attend(notifier, handle));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use paceline_process::config::{
     Applies, Assignment, KeptChange, Setting as Loose, Source, changes_at_once,
@@ -37,9 +37,11 @@ pub struct SettingsDesk {
     flag: Option<PathBuf>,
     /// Where other processes note what they were started with.
     dir: RuntimeDir,
-    /// Value by key of the settings that this process uses. Changes hold it, so that they take turns:
-    /// each is in force before the next one begins.
-    used: Arc<Mutex<UsedValues>>,
+    /// Changes take turns: each is in force before the next one begins, which may take a drafter's
+    /// load. Nobody who only reads waits for that.
+    turn: Arc<Mutex<()>>,
+    /// Value by key of the settings that this process uses.
+    used: Arc<std::sync::Mutex<UsedValues>>,
 }
 
 /// Value by key of settings in use.
@@ -50,7 +52,7 @@ impl SettingsDesk {
     /// supervisor was started with `used`.
     pub fn new(flag: Option<PathBuf>, dir: RuntimeDir, used: &[Loose]) -> Self {
         let used = used.iter().map(|one| (one.key.clone(), one.value.clone())).collect();
-        Self { flag, dir, used: Arc::new(Mutex::new(used)) }
+        Self { flag, dir, turn: Arc::default(), used: Arc::new(std::sync::Mutex::new(used)) }
     }
 
     /// The configuration as it is now.
@@ -70,15 +72,10 @@ impl SettingsDesk {
     pub async fn show(&self, handle: &ActorHandle) -> Result<ShowSettingsResponse, Status> {
         let mut shown = self.loaded().await?.shown();
         let status = handle.status().await?;
-        let drafter = status.drafter.as_ref().and_then(|drafter| self.name_of(drafter));
         let policy = status.routing.unwrap_or_default().policy;
-        let of = |process: &str| self.dir.used_settings(process).unwrap_or_default();
-        let others = UsedByOthers {
-            gateway: of("gateway"),
-            target: of("target"),
-            drafter: drafter.map(of).unwrap_or_default(),
-        };
-        let own = self.used.lock().await;
+        let (desk, drafter) = (self.clone(), status.drafter.unwrap_or_default());
+        let others = blocking(move || Ok(desk.used_by_others(&drafter))).await?;
+        let own = self.used().clone();
         for setting in &mut shown.settings {
             let is_other =
                 |one: &&PolicySetting| one.key == setting.key && one.value != setting.value;
@@ -93,6 +90,20 @@ impl SettingsDesk {
             }
         }
         Ok(shown)
+    }
+
+    /// What the processes beside this one were started with.
+    fn used_by_others(&self, drafter: &ProcessStatus) -> UsedByOthers {
+        let of = |process: &str| self.dir.used_settings(process).unwrap_or_default();
+        UsedByOthers {
+            gateway: of("gateway"),
+            target: of(WorkerId::Target.name()),
+            drafter: self.name_of(drafter).map(of).unwrap_or_default(),
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, UsedValues> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name under which this drafter runs: two may, while one takes the other's place.
@@ -113,7 +124,7 @@ impl SettingsDesk {
         source: Option<String>,
     ) -> Result<ChangeSettingsResponse, Status> {
         let changes = changes(request)?;
-        let mut own = self.used.lock().await;
+        let _turn = self.turn.lock().await;
         let (flag, kept) = (self.flag.clone(), changes.clone());
         let (before, after) = blocking(move || {
             let before = Loaded::find(flag.as_deref())?;
@@ -141,7 +152,7 @@ impl SettingsDesk {
                 && changes.iter().any(is_changed)
         };
         for now in after.settings().iter().filter(|one| is_used(&one.key)) {
-            own.insert(now.key.clone(), now.value.clone());
+            self.used().insert(now.key.clone(), now.value.clone());
         }
         let outcome = |change: &KeptChange| {
             let (key, was) = (change.key(), setting(&before, change.key()));
@@ -303,6 +314,8 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle;
+    use crate::mailbox::Mail;
 
     fn drafter(state: ProcessState, model: &str) -> ProcessStatus {
         ProcessStatus { state: state.into(), model: model.into(), ..Default::default() }
@@ -323,6 +336,24 @@ mod tests {
         check(&["/b"], drafter(ProcessState::Absent, ""), None);
         let failed = drafter(ProcessState::Failed, "/a");
         check(&["/b"], failed, Some(DrafterOrder::Swap { model: "/b".into() }));
+    }
+
+    /// A change may take as long as the load of a drafter.
+    #[tokio::test]
+    async fn settings_are_shown_while_a_change_is_not_in_force_yet() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = temp.path().display().to_string();
+        let dir = RuntimeDir::locate(&config).expect("a short path");
+        let (handle, mut mailbox, _kept) = handle::played(&dir);
+        let desk = SettingsDesk::new(Some("/dev/null".into()), dir, &[]);
+        let _turn = desk.turn.lock().await;
+        let answer = async {
+            let Some(Mail::Status { reply }) = mailbox.recv().await else { panic!("it asks") };
+            reply.send(StatusResponse::default()).expect("awaited");
+        };
+        let (shown, ()) = tokio::join!(desk.show(&handle), answer);
+        assert!(shown.expect("shown").settings.iter().any(|one| one.key == "limits.queue"));
     }
 
     #[test]
