@@ -66,7 +66,7 @@ impl RuntimeDir {
             self.write_record(name, record)?;
         }
         if let Some((process, settings)) = &kept.settings
-            && self.used_settings(process).is_none()
+            && !self.used_settings_path(process).exists()
         {
             self.note_settings(process, settings);
         }
