@@ -12,7 +12,7 @@ pub enum Tuning {
     Drafters(DrafterPlan),
     /// Another notice before a drain. One that has begun lasts as long as it was to.
     Notice {
-        /// Its milliseconds.
+        /// Milliseconds from the order to drain until requests are refused; 0 is none.
         ms: u64,
     },
 }
