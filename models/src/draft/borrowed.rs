@@ -1,5 +1,5 @@
-//! Parts of a drafter's target that the drafter computes with: the output head; both ends, which
-//! are the embedding, the final norm and the head; or what computes keys and values of two layers.
+//! Parts of a drafter's target that the drafter computes with: the embedding; the output head; both
+//! ends, which are both and the final norm; or what computes keys and values of two layers.
 //! A kind that chooses its drafts one after another computes logits itself; its publishers leave
 //! these parts out, because the target's checkpoint has them.
 
@@ -26,6 +26,8 @@ const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH
 pub(super) enum Borrows {
     /// It has all that it needs.
     Nothing,
+    /// The embedding.
+    Embedding,
     /// The output head.
     Head,
     /// The embedding, the final norm and the output head of a Qwen3.5.
@@ -40,6 +42,7 @@ pub(super) enum Borrows {
 /// Parts of a target, as far as a drafter borrows them.
 #[derive(Default)]
 pub(super) struct BorrowedParts {
+    pub(super) embedding: Option<Embedding>,
     /// `[rows, hidden]` → `[rows, vocab]`.
     pub(super) head: Option<Linear>,
     pub(super) ends: Option<TargetEnds>,
@@ -117,6 +120,7 @@ impl FoundParts {
     ) -> Result<Option<Self>, LoadError> {
         let (parts, what) = match (kind.borrows)(drafter) {
             Borrows::Nothing => return Ok(None),
+            Borrows::Embedding => (Borrows::Embedding, "its target's embedding"),
             Borrows::Head => (Borrows::Head, "its target's output head"),
             ends @ (Borrows::Ends | Borrows::GlmEnds) => {
                 (ends, "its target's embedding, final norm and output head")
@@ -143,7 +147,7 @@ impl FoundParts {
         match parts {
             Borrows::Ends => families::check_hybrid(&config)?,
             Borrows::GlmEnds => families::check_glm_ocr(&config)?,
-            Borrows::Nothing | Borrows::Head | Borrows::KeysAndValues => {}
+            _ => {}
         }
         let mut files = Tensors::open(target)?;
         let embedding = |layout: &Layout| format!("{}.embed_tokens", layout.text);
@@ -158,7 +162,8 @@ impl FoundParts {
         let (embedding, norm) = (embedding(layout), format!("{}.norm", layout.text));
         let has_head = !is_tied || files.has(&weight(layout.head));
         let head = has_head.then(|| layout.head.to_owned());
-        let last = head.as_deref().unwrap_or(&embedding);
+        let last = head.as_deref().filter(|_| parts != Borrows::Embedding);
+        let last = last.unwrap_or(&embedding);
         if parts != Borrows::KeysAndValues && !files.has(&weight(last)) {
             return Err(LoadError::from(CheckpointError::Missing { name: weight(last) }));
         }
@@ -176,15 +181,14 @@ impl FoundParts {
             }
             _ => files.keep_modules(&[last]),
         }
-        let (forms, rms_norm_eps) = (forms(&config)?, config.optional("rms_norm_eps")?);
         // What the families have if their config names none.
         let usual = if parts == Borrows::GlmEnds { 1e-5 } else { 1e-6 };
-        let rms_norm_eps = rms_norm_eps.unwrap_or(usual);
+        let rms_norm_eps = config.optional("rms_norm_eps")?.unwrap_or(usual);
         Ok(Self {
             dir: target.to_path_buf(),
+            forms: forms(&config)?,
             config,
             files,
-            forms,
             parts,
             text: layout.text,
             embedding,
@@ -248,6 +252,9 @@ impl FoundParts {
         } else if self.parts == Borrows::KeysAndValues {
             let assisted = AssistedTarget::load(&mut weights, &self.config, self.text)?;
             parts.assisted = Some(assisted);
+        } else if self.parts == Borrows::Embedding {
+            let embedding = Embedding::load(&mut weights, &self.embedding, vocab, hidden)?;
+            parts.embedding = Some(embedding);
         } else {
             let name = self.head.unwrap_or(self.embedding);
             parts.head = Some(Linear::load(&mut weights, &name, vocab, hidden, false)?);

@@ -53,7 +53,7 @@ pub use options::{DraftOptions, Quantize};
 use crate::error::{ModelError, Result};
 use crate::families::AssistedTarget;
 use crate::kv::{KvStore, LayerKv};
-use crate::layers::{Linear, NormWeight};
+use crate::layers::{Embedding, Linear, NormWeight};
 use crate::load::{
     CheckpointError, ConfigJson, LoadError, Packing, StoragePlan, Tensors, WeightForms, Weights,
 };
@@ -168,6 +168,8 @@ struct DrafterFiles<'a> {
     /// With those of the target's parts.
     weight_bytes: u64,
     quantize: Quantize,
+    /// The target's embedding, for a kind that borrows it.
+    embedding: Option<Embedding>,
     /// The target's output head, `[rows, hidden]` → `[rows, vocab]`, for a kind that borrows it.
     head: Option<Linear>,
     /// Both ends of the target, for a kind that borrows them.
@@ -437,7 +439,7 @@ fn load_parts(
     progress(0, weight_bytes);
     let mut report_borrowed = |read| progress(read, weight_bytes);
     let load = |found: FoundParts| found.load(options, rehearses, &mut report_borrowed);
-    let BorrowedParts { head, ends, assisted } = found.map(load).transpose()?.unwrap_or_default();
+    let borrowed = found.map(load).transpose()?.unwrap_or_default();
     let mut report = |read| progress(borrowed_bytes + read, weight_bytes);
     if !rehearses {
         checkpoint.log_notes();
@@ -446,9 +448,19 @@ fn load_parts(
     let weights = if rehearses { weights.rehearsing() } else { weights };
     let config = &config;
     let quantize = options.quantize;
-    let files =
-        DrafterFiles { dir, config, weights, norms, weight_bytes, quantize, head, ends, assisted };
-    (kind.load)(files)
+    let BorrowedParts { embedding, head, ends, assisted } = borrowed;
+    (kind.load)(DrafterFiles {
+        dir,
+        config,
+        weights,
+        norms,
+        weight_bytes,
+        quantize,
+        embedding,
+        head,
+        ends,
+        assisted,
+    })
 }
 
 /// Properties of a drafter, and the storage of its weights on this device.

@@ -2,10 +2,11 @@
 
 use paceline_models::{DraftPart, LoadError, Quantize, SequenceId, load_draft};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use tempfile::TempDir;
 
 use crate::chains::{self, Rule, draft, part, prefill, propose};
 use crate::pair::{Pair, golden};
-use crate::with_config;
+use crate::{prompt, with_config};
 
 const NAMES: [&str; 2] = ["eagle3-llama", "eagle3-qwen3"];
 const TARGET: &str = "dflash-target";
@@ -99,30 +100,64 @@ fn quantized_eagles_draft_nearly_the_same() {
     }
 }
 
-/// Error of loading a drafter with other tensors: (name, type, shape, bytes), by name.
-fn refusal(change: impl Fn(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> String {
-    let dir = with_config("eagle3-llama", |_| {});
-    let file = std::fs::read(golden("eagle3-llama").join("model.safetensors")).expect("read");
+/// A tensor: (name, type, shape, bytes).
+type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
+fn tensors(name: &str) -> Vec<Tensor> {
+    let file = std::fs::read(golden(name).join("model.safetensors")).expect("read");
     let tensors = SafeTensors::deserialize(&file).expect("a safetensors file");
     let owned = |(name, view): (&str, TensorView<'_>)| {
         (name.to_owned(), view.dtype(), view.shape().to_vec(), view.data().to_vec())
     };
-    let mut all: Vec<_> = tensors.iter().map(owned).collect();
+    tensors.iter().map(owned).collect()
+}
+
+/// The drafter with other tensors.
+fn changed(change: impl Fn(&mut Vec<Tensor>)) -> TempDir {
+    let dir = with_config("eagle3-llama", |_| {});
+    let mut all = tensors("eagle3-llama");
     change(&mut all);
     let views = all.iter().map(|(name, dtype, shape, bytes)| {
         (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes"))
     });
     let file = safetensors::serialize(views, None).expect("serialized");
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
+    dir
+}
+
+/// Error of loading a drafter with other tensors.
+fn refusal(change: impl Fn(&mut Vec<Tensor>)) -> String {
+    let dir = changed(change);
     let refused = load_draft(dir.path(), "auto", None, Quantize::None, &mut |_, _| {}).err();
     refused.map_or("loads".into(), |error: LoadError| paceline_vocabulary::chain(&error))
+}
+
+#[test]
+fn an_eagle_without_an_embedding_reads_its_targets() {
+    let of_target = tensors(TARGET).into_iter().find(|one| one.0 == "model.embed_tokens.weight");
+    let (.., shape, bytes) = of_target.expect("it is there");
+    let own = changed(|all| {
+        let one = all.iter_mut().find(|one| one.0 == "embed_tokens.weight").expect("it is there");
+        assert_eq!(one.2, shape);
+        one.3 = bytes.clone();
+    });
+    let without = changed(|all| all.retain(|one| one.0 != "embed_tokens.weight"));
+    let drafts = |dir: &TempDir| {
+        let mut pair = Pair::load(&golden(TARGET), dir.path(), Quantize::None);
+        pair.open(0);
+        let (bonus, rows) = prefill(&mut pair, 0, &prompt(30, 2), Rule::greedy());
+        let drafted = draft(&mut pair, 0, 0, &rows, Rule::greedy().block(6, bonus));
+        (drafted, pair.drafter.info().weight_bytes)
+    };
+    assert_eq!(drafts(&without), drafts(&own));
 }
 
 #[test]
 fn foreign_and_broken_eagles_are_refused_with_the_reason() {
     assert_eq!(refusal(|_| {}), "loads");
     let without = |gone: &str| refusal(|all| all.retain(|(name, ..)| name != gone));
-    assert!(without("embed_tokens.weight").contains("copy that tensor of the target"));
+    let alone = without("embed_tokens.weight");
+    assert!(alone.contains("computes with its target's embedding; set target.model"), "{alone}");
     assert!(without("d2t").contains("d2t is missing"));
     assert!(without("layers.0.hidden_norm.weight").contains("layers.0.hidden_norm.weight is miss"));
     assert_eq!(without("t2d"), "loads");

@@ -66,6 +66,9 @@ impl DraftVocabulary {
     }
 }
 
+/// The embedding, which a checkpoint may leave to its target's.
+const EMBEDDING: &str = "embed_tokens.weight";
+
 /// How EAGLE-3 drafters are recognized and loaded.
 pub(super) const KIND: Kind = Kind {
     name: "eagle3",
@@ -73,7 +76,10 @@ pub(super) const KIND: Kind = Kind {
     info: |config, dir, weight_bytes| Ok(info(&Config::read(config)?, dir, weight_bytes)),
     of_target: None,
     own_tensors: all_tensors,
-    borrows: |_| Borrows::Nothing,
+    borrows: |files| match files.has(EMBEDDING) {
+        true => Borrows::Nothing,
+        false => Borrows::Embedding,
+    },
     floats: &[],
     load: |files| Ok(Box::new(NextToken::new(Eagle3::load(files)?))),
 };
@@ -93,14 +99,14 @@ fn info(sizes: &Config, dir: &Path, weight_bytes: u64) -> DraftInfo {
 }
 
 /// Refuses what this version would compute wrongly or cannot compute.
-fn check_tensors(weights: &Weights<'_>) -> Result<(), LoadError> {
+fn check_tensors(weights: &Weights<'_>, sizes: &Config) -> Result<(), LoadError> {
     let wrong = |key: &str, what: &str| {
         LoadError::from(CheckpointError::Config { key: key.into(), what: what.into() })
     };
-    if !weights.has("embed_tokens.weight") {
-        let what = "the checkpoint has no tensor embed_tokens.weight: this version does not borrow \
-                    the target's embedding; copy that tensor of the target into the checkpoint";
-        return Err(wrong("speculators_model_type", what));
+    if !weights.has(EMBEDDING) && sizes.hidden_size != sizes.target_hidden_size {
+        let what = "the checkpoint has no tensor embed_tokens.weight, and its layer is not as wide as \
+                    the target's embedding: add the embedding that it was trained with";
+        return Err(wrong("target_hidden_size", what));
     }
     if weights.is_float16("fc") || weights.dtype_of("fc.weight") == Dtype::Float16 {
         let what = "the checkpoint has fc in float16: hidden states have outliers that overflow \
@@ -125,16 +131,19 @@ struct Eagle3 {
 
 impl Eagle3 {
     fn load(files: DrafterFiles<'_>) -> Result<Self, LoadError> {
-        let DrafterFiles { dir, config, weights, weight_bytes, quantize, .. } = files;
+        let DrafterFiles { dir, config, weights, weight_bytes, quantize, embedding, .. } = files;
         let sizes = Config::read(config)?;
         let mut weights = weights.quantizing(quantize.bits());
-        check_tensors(&weights)?;
+        check_tensors(&weights, &sizes)?;
         let Config { hidden_size, vocab, .. } = sizes;
         let layer = config::layer_config(config)?;
         let rope = Rope::load(&layer, sizes.head_dim)?;
         let rope = rope.on_named_axes(&layer, SectionOrder::OneAfterAnother)?;
         let dtype = weights.dtype_of("fc.weight");
-        let embed_tokens = Embedding::load(&mut weights, "embed_tokens", vocab, hidden_size)?;
+        let embed_tokens = match embedding {
+            Some(of_target) => of_target,
+            None => Embedding::load(&mut weights, "embed_tokens", vocab, hidden_size)?,
+        };
         let features = Features::load(&mut weights, &sizes)?;
         let layer = Layer::load(&mut weights, &sizes)?;
         let norm = RmsNorm::load(&mut weights, "norm", hidden_size, sizes.rms_norm_eps)?;
