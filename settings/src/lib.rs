@@ -34,5 +34,5 @@ pub use table::{
 };
 pub use words::{
     AUTO_COSTS, Device, DrafterQuantize, DrafterStart, ExactLanes, LOOKUP, LogFormat, MTP,
-    ProductsSetting, TARGET_HEAD, ToolFormat, WITHOUT_DIRECTORY, WiredMemory,
+    ProductsSetting, TARGET_HEAD, ToolFormat, WITH_LOOKUP, WITHOUT_DIRECTORY, WiredMemory,
 };

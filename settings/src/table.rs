@@ -110,7 +110,7 @@ settings! {
             "auto (the drafter that ships with an embedded model, or with a known one if it is here; else lookup) | \"\" (none) | lookup | target (the head in the model's own checkpoint, kind mtp) | directory, org/name or org/name/folder; ./lookup is a directory\n\
              or a list: [\"DIR\", \"org/name\", \"lookup\"] uses the first one that loads and that the target takes; in the environment DIR,org/name,lookup";
         kind: String = "auto".to_owned(), one_of(&DRAFTER_KINDS), Drafter,
-            "auto (as the files say) | assistant (of a Gemma 4) | dflash | dflash2 | dspark | eagle3 | mtp (Qwen3.5's head that predicts the token after the next) | model (a small model of a served family) | lookup; of each checkpoint in a list";
+            "auto (as the files say, with lookup beside it if it proposes ids) | assistant (of a Gemma 4) | dflash | dflash2 | dspark | eagle3 | mtp (Qwen3.5's head that predicts the token after the next) | model (a small model of a served family) | lookup | lookup+X (lookup beside X: assistant, eagle3, model, mtp); of each checkpoint in a list";
         start: DrafterStart = DrafterStart::Eager, any, AtOnce,
             "eager (with the service) | lazy (at the first request that would use it) | manual";
         idle_stop_s: u64 = 0, any, AtOnce,

@@ -101,8 +101,24 @@ pub enum DrafterStart {
 }
 
 /// Values of `drafter.kind`.
-pub const DRAFTER_KINDS: [&str; 9] =
-    ["auto", "assistant", "dflash", "dflash2", "dspark", "eagle3", "model", MTP, LOOKUP];
+pub const DRAFTER_KINDS: [&str; 13] = [
+    "auto",
+    "assistant",
+    "dflash",
+    "dflash2",
+    "dspark",
+    "eagle3",
+    "model",
+    MTP,
+    LOOKUP,
+    "lookup+assistant",
+    "lookup+eagle3",
+    "lookup+model",
+    "lookup+mtp",
+];
+
+/// Before the kind of a model, in `drafter.kind`: prompt lookup runs beside it.
+pub const WITH_LOOKUP: &str = "lookup+";
 
 /// In `drafter.model` and `drafter.kind`: prompt lookup, a drafter without weights.
 pub const LOOKUP: &str = "lookup";

@@ -260,7 +260,8 @@ impl Engine {
         if let Some(round) = step.round {
             target.propose(round, proposed)?;
         }
-        if !step.progress.is_empty() {
+        // Context that no draft of a model needed is computed behind the answer.
+        if step.sessions.iter().any(|work| work.block.is_none()) {
             self.drafter.settle()?;
         }
         let took_us = ((monotonic_ns() - started_ns) / 1000) as u64;

@@ -3,7 +3,7 @@
 //!
 //! One named thread owns MLX and serves the link (`engine`): Feeds of the target go through the
 //! core, which decides what the next forward holds. What proposes is a `proposer`: weights
-//! (`model`) or prompt lookup (`lookup`). The worker's socket, heartbeats and lease are those of
+//! (`model`), prompt lookup (`lookup`), or both (`with_lookup`). The worker's socket, heartbeats and lease are those of
 //! every worker (`paceline_process::worker`).
 
 #![cfg(feature = "mlx")]
@@ -17,5 +17,6 @@ mod run;
 mod serve;
 mod session_spans;
 mod target_link;
+mod with_lookup;
 
 pub use run::{Args, run};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use paceline_drafter_core::lookup::{LONGEST_PROPOSAL, LookupSession};
+use paceline_drafter_core::lookup::{LONGEST_PROPOSAL, LookupProposal, LookupSession};
 use paceline_drafter_core::{SessionWork, Step, StoreCommand};
 use paceline_link::handshake;
 use paceline_models::ModelError;
@@ -17,7 +17,7 @@ use crate::proposer::{Proposed, Proposer};
 /// The texts of all sessions, by slot.
 #[derive(Debug, Default)]
 pub(crate) struct Lookup {
-    sessions: HashMap<u64, LookupSession>,
+    pub(crate) sessions: HashMap<u64, LookupSession>,
 }
 
 impl Lookup {
@@ -57,23 +57,30 @@ impl Lookup {
         }
     }
 
-    /// Reads a session's new tokens, and drafts its block.
-    fn serve(&mut self, work: &SessionWork) -> Option<DraftTokens> {
+    /// Reads a session's new tokens.
+    pub(crate) fn read(&mut self, work: &SessionWork) -> &LookupSession {
         let new = || LookupSession::new(work.position);
         let text = self.sessions.entry(work.slot).or_insert_with(new);
         text.append(work.position, &work.ids);
         let next = work.block.as_ref().map(|block| block.bonus_id).or(work.next_id);
         text.append(work.end(), next.as_slice());
+        text
+    }
+
+    /// Reads a session's new tokens, and drafts its block.
+    fn serve(&mut self, work: &SessionWork) -> Option<DraftTokens> {
+        let text = self.read(work);
         let block = work.block.as_ref()?;
         let proposal = text.propose(block.rows - 1);
-        Some(DraftTokens {
-            session: work.session,
-            position: work.end(),
-            ids: proposal.ids,
-            logprobs: proposal.logprobs,
-            drafts_from: text.proposes_from(),
-        })
+        Some(draft_of(work, proposal, text.proposes_from()))
     }
+}
+
+/// A proposal as the draft of this work's block.
+pub(crate) fn draft_of(work: &SessionWork, proposal: LookupProposal, from: u32) -> DraftTokens {
+    let LookupProposal { ids, logprobs } = proposal;
+    let (session, position) = (work.session, work.end());
+    DraftTokens { session, position, ids, logprobs, drafts_from: from }
 }
 
 impl Proposer for Lookup {

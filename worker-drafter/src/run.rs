@@ -20,7 +20,7 @@ use paceline_system::clock::{monotonic_ns, unix_seconds};
 use paceline_system::platform;
 use paceline_vocabulary::Exit;
 use paceline_vocabulary::chain;
-use paceline_vocabulary::link::Welcome;
+use paceline_vocabulary::link::{ProposalKind, Welcome};
 use paceline_vocabulary::report::DrafterInfo;
 use paceline_vocabulary::state::WorkerPhase;
 use tonic::service::RoutesBuilder;
@@ -31,6 +31,7 @@ use crate::lookup::Lookup;
 use crate::model::Model;
 use crate::proposer::Proposer;
 use crate::serve::DrafterService;
+use crate::with_lookup::WithLookup;
 
 /// Commands that may wait for the engine: links, of which only the newest matters, and the one that
 /// stops it.
@@ -170,7 +171,12 @@ fn load(
                 let model = load_model(context, &files)?;
                 let welcome = welcome(&model, &files, config)?;
                 let about = about(model.info(), &files.dir, choice.name());
-                (Box::new(model), about, welcome)
+                let proposes_ids = welcome.proposal == ProposalKind::Tokens;
+                match files.lookup.unwrap_or(proposes_ids) {
+                    true => WithLookup::new(Box::new(model), welcome.block_size)
+                        .described(about, welcome),
+                    false => (Box::new(model), about, welcome),
+                }
             }
         }
     };
@@ -221,7 +227,7 @@ fn prepare_device(config: &Config, files: &DrafterFiles) -> Result<(), StartErro
     let on_gpu = device::choose(choice).map_err(StartError::Device)?;
     let products = products::choose(config.products_choice()).map_err(StartError::Products)?;
     device::limit_cache(MLX_CACHE_BYTES);
-    let DrafterFiles { dir, kind } = files;
+    let DrafterFiles { dir, kind, .. } = files;
     tracing::info!(model = %dir.display(), kind, on_gpu, %products, "loading");
     Ok(())
 }
@@ -238,7 +244,7 @@ fn quantize(config: &Config) -> Quantize {
 /// Loads a drafter with weights.
 fn load_model(context: &WorkerContext, files: &DrafterFiles) -> Result<Model, StartError> {
     let WorkerContext { config, progress, .. } = context;
-    let DrafterFiles { dir, kind } = files;
+    let DrafterFiles { dir, kind, .. } = files;
     let draft_vocabulary = config.drafter.draft_vocabulary;
     let options = DraftOptions { quantize: quantize(config), draft_vocabulary };
     // A drafter that needs its target's directory refuses to load without it, in words.

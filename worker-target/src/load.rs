@@ -299,7 +299,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
 /// of this description. If another drafter is linked, the target follows the layers of that one.
 fn feature_layers(config: &Config, info: &TargetInfo) -> Vec<usize> {
     for choice in config.drafter_choices() {
-        let DrafterFiles { dir, kind } = match config.drafter_files(&choice) {
+        let DrafterFiles { dir, kind, .. } = match config.drafter_files(&choice) {
             Ok(Some(files)) => files,
             Ok(None) => return vec![],
             // Its worker reports the same error.

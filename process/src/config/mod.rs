@@ -49,8 +49,8 @@ pub use paceline_settings::{
     AUTO_COSTS, AUTO_DRAFTER, Applies, Auto, Device, DrafterConfig, DrafterModels, DrafterQuantize,
     DrafterStart, DrainConfig, ExactLanes, GatewayConfig, KvConfig, LOOKUP, LimitsConfig,
     LogConfig, LogFormat, MTP, ModelAliases, Operators, ProductsSetting, RoutingConfig,
-    SupervisorConfig, TARGET_HEAD, TargetConfig, ToolFormat, WITHOUT_DIRECTORY, WiredMemory,
-    changes_at_once, policy_keys,
+    SupervisorConfig, TARGET_HEAD, TargetConfig, ToolFormat, WITH_LOOKUP, WITHOUT_DIRECTORY,
+    WiredMemory, changes_at_once, policy_keys,
 };
 pub use source::{Setting, Source};
 

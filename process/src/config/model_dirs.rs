@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     AUTO_DRAFTER, Config, ConfigError, DrafterChoice, DrafterModels, LOOKUP, MTP, TARGET_HEAD,
-    WITHOUT_DIRECTORY,
+    WITH_LOOKUP, WITHOUT_DIRECTORY,
 };
 use crate::chain;
 use paceline_checkpoint::{
@@ -22,8 +22,10 @@ pub(super) const PINS: [(&str, &str); 2] =
 pub struct DrafterFiles {
     /// Their directory.
     pub dir: PathBuf,
-    /// A value of `drafter.kind` other than lookup.
+    /// A value of `drafter.kind` other than lookup, without prompt lookup beside it.
     pub kind: String,
+    /// Whether prompt lookup runs beside it; `None`: if it can.
+    pub lookup: Option<bool>,
 }
 
 impl Config {
@@ -139,12 +141,16 @@ impl Config {
         &self,
         choice: &DrafterChoice,
     ) -> Result<Option<DrafterFiles>, ConfigError> {
-        let kind = self.drafter.kind.clone();
+        let kind = &self.drafter.kind;
+        let (kind, lookup) = match kind.strip_prefix(WITH_LOOKUP) {
+            Some(kind) => (kind.to_owned(), Some(true)),
+            None => (kind.clone(), (kind != AUTO_DRAFTER).then_some(false)),
+        };
         Ok(match choice {
             DrafterChoice::None | DrafterChoice::Lookup => None,
-            DrafterChoice::Directory(dir) => Some(DrafterFiles { dir: dir.clone(), kind }),
+            DrafterChoice::Directory(dir) => Some(DrafterFiles { dir: dir.clone(), kind, lookup }),
             DrafterChoice::TargetHead => {
-                Some(DrafterFiles { dir: self.model_dir()?, kind: MTP.to_owned() })
+                Some(DrafterFiles { dir: self.model_dir()?, kind: MTP.to_owned(), lookup })
             }
         })
     }

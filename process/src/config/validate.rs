@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{
     AUTO_DRAFTER, Auto, Config, ConfigError, DrafterConfig, KvConfig, LOOKUP, LogConfig, MTP,
-    Operators, TARGET_HEAD, WITHOUT_DIRECTORY, check_exposure,
+    Operators, TARGET_HEAD, WITH_LOOKUP, WITHOUT_DIRECTORY, check_exposure,
 };
 
 /// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
@@ -96,7 +96,7 @@ impl Config {
     fn check_drafter(&self) -> Result<(), ConfigError> {
         let DrafterConfig { model, kind, .. } = &self.drafter;
         let names = model.names();
-        let fits = match kind.as_str() {
+        let fits = match kind.strip_prefix(WITH_LOOKUP).unwrap_or(kind) {
             "auto" => true,
             LOOKUP => names.iter().all(|name| ["", AUTO_DRAFTER, LOOKUP].contains(&name.as_str())),
             MTP if names.iter().any(|name| name == TARGET_HEAD) => true,

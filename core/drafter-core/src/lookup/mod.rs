@@ -50,6 +50,18 @@ pub struct LookupProposal {
     pub logprobs: Vec<f32>,
 }
 
+impl LookupProposal {
+    /// How many tokens are accepted on average.
+    pub fn expected(&self) -> f32 {
+        let mut survival = 0.0;
+        let accepted = self.logprobs.iter().map(|logprob| {
+            survival += logprob;
+            f32::exp(survival)
+        });
+        accepted.sum()
+    }
+}
+
 impl LookupSession {
     /// An empty text whose first token will be at `position`.
     pub fn new(position: u32) -> Self {
@@ -65,6 +77,18 @@ impl LookupSession {
     /// Position after the last token.
     pub fn end(&self) -> u32 {
         self.start + self.text.len() as u32
+    }
+
+    /// The tokens from `position` on; none if the text begins later.
+    pub fn tokens_from(&self, position: u32) -> &[u32] {
+        let from = position.checked_sub(self.start);
+        from.and_then(|from| self.text.get(from as usize..)).unwrap_or_default()
+    }
+
+    /// Position of the text's first token, and the tokens of the text before `end`.
+    pub fn beginning(&self, end: u32) -> (u32, &[u32]) {
+        let length = end.saturating_sub(self.start).min(self.text.len() as u32);
+        (self.start, &self.text[..length as usize])
     }
 
     /// Tokens that are searched. For tests and the benchmark.

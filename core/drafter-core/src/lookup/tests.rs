@@ -135,3 +135,20 @@ fn a_long_text_forgets_its_older_half_and_goes_on() {
     session.append(session.end(), &quoted);
     assert!(session.propose(4).ids.starts_with(&[60_010]));
 }
+
+#[test]
+fn a_proposal_says_how_many_of_its_tokens_are_accepted_on_average() {
+    let halves = LookupProposal { ids: vec![1, 2], logprobs: vec![0.5f32.ln(), 0.5f32.ln()] };
+    assert!((halves.expected() - 0.75).abs() < 1e-6);
+    assert_eq!(LookupProposal::default().expected(), 0.0);
+}
+
+#[test]
+fn parts_of_a_text_are_named_by_positions() {
+    let mut text = LookupSession::new(10);
+    text.append(10, &[1, 2, 3]);
+    assert_eq!(text.tokens_from(11), [2, 3]);
+    assert!(text.tokens_from(9).is_empty() && text.tokens_from(20).is_empty());
+    assert_eq!(text.beginning(12), (10, &[1, 2][..]));
+    assert_eq!([text.beginning(5).1.len(), text.beginning(99).1.len()], [0, 3]);
+}
