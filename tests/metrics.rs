@@ -180,12 +180,15 @@ fn every_metric_of_the_handbook_moves() {
     assert!(stack.paceline(&["drain", "--undo"], "").status.success());
 
     let supervisor = stack.pid("supervisor");
+    let before = watcher.now();
     signal(supervisor, Signal::SIGSTOP);
     let alone = watcher.until("figures without the supervisor", |scrape| {
         scrape.sum("paceline_supervisor_up") == 0.0
     });
     assert!(alone.of_metric("paceline_kv_bytes").is_empty(), "old figures");
-    assert_eq!(alone.sum(&ok("speculative")), 1.0, "the gateway's own figures stay");
+    // The request that was resumed is in either lane: what drafts cost here decides that.
+    let own = [before, alone].map(|scrape| scrape.sum(&ok("speculative")));
+    assert!(own[0] >= 1.0 && own[0] == own[1], "the gateway's own figures stay: {own:?}");
     signal(supervisor, Signal::SIGCONT);
     watcher.until("the supervisor again", |scrape| scrape.sum("paceline_supervisor_up") == 1.0);
     // On a fast machine all scrapes so far may be within a second of a request.
