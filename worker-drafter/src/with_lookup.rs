@@ -1,11 +1,10 @@
 //! Prompt lookup beside a model, in one process: `drafter.kind = "lookup+eagle3"` and the like. Both
-//! read every session. A block comes from the one of which more accepted drafts are expected: lookup
-//! says how sure it is of each token, and of the model it is counted how many drafts of a block were
-//! right. Only for models that propose token ids.
+//! read every session, and the core decides which of them drafts a block ([`ModelDrafts`]). Only for
+//! models that propose token ids.
 
 use std::collections::HashMap;
 
-use paceline_drafter_core::lookup::{LONGEST_PROPOSAL, LookupSession};
+use paceline_drafter_core::lookup::{LONGEST_PROPOSAL, LookupSession, ModelDrafts};
 use paceline_drafter_core::{Step, StoreCommand};
 use paceline_models::ModelError;
 use paceline_process::config::WITH_LOOKUP;
@@ -16,46 +15,15 @@ use paceline_vocabulary::report::{DrafterInfo, MemoryUse};
 use crate::lookup::{Lookup, draft_of};
 use crate::proposer::{Proposed, Proposer};
 
-/// What one more block of the model changes in its mean: a text changes within some ten blocks.
-const SHARE: f32 = 0.1;
-
-/// What the model's drafts of a session were worth.
-struct ModelDrafts {
-    /// Its newest draft: position of the first token, and the ids.
-    newest: Option<(u32, Vec<u32>)>,
-    /// Accepted drafts a block; in the beginning one.
-    mean: f32,
-}
-
-impl Default for ModelDrafts {
-    fn default() -> Self {
-        Self { newest: None, mean: 1.0 }
-    }
-}
-
-impl ModelDrafts {
-    /// Compares the newest draft with what stands in the text now.
-    fn compare(&mut self, text: &LookupSession) {
-        let Some((position, ids)) = self.newest.take() else { return };
-        let came = text.tokens_from(position);
-        if came.is_empty() {
-            self.newest = Some((position, ids));
-            return;
-        }
-        let accepted = came.iter().zip(&ids).take_while(|(came, id)| came == id).count();
-        self.mean += SHARE * (accepted as f32 - self.mean);
-    }
-}
-
 /// A model, and the texts of its sessions.
 pub(crate) struct WithLookup {
     model: Box<dyn Proposer>,
     /// Rows of the model's longest block.
     model_rows: u32,
     lookup: Lookup,
-    /// By slot.
+    /// Record of the model's drafts of each session, by slot.
     drafts: HashMap<u64, ModelDrafts>,
-    /// Texts of retained contexts, by the core's number: position of the first token, and the ids.
+    /// Position of the first token and the ids of each retained context, by the core's number.
     retained: HashMap<u64, (u32, Vec<u32>)>,
 }
 
@@ -88,7 +56,7 @@ impl WithLookup {
             of_model.compare(text);
             let Some(block) = &mut work.block else { continue };
             let proposal = text.propose(block.rows - 1);
-            if proposal.expected() > of_model.mean {
+            if of_model.is_worse_than(&proposal) {
                 work.next_id = Some(block.bonus_id);
                 work.block = None;
                 own.push(draft_of(work, proposal, 0));
@@ -164,9 +132,9 @@ impl Proposer for WithLookup {
             Some(Proposed::Tokens(of_model)) => {
                 for draft in &of_model {
                     let work = step.sessions.iter().find(|work| work.session == draft.session);
-                    let newest = (draft.position + 1, draft.ids.clone());
-                    let kept = work.and_then(|work| self.drafts.get_mut(&work.slot));
-                    kept.into_iter().for_each(|kept| kept.newest = Some(newest.clone()));
+                    if let Some(record) = work.and_then(|work| self.drafts.get_mut(&work.slot)) {
+                        record.remember(draft.position + 1, &draft.ids);
+                    }
                 }
                 drafts.extend(of_model);
             }
@@ -301,20 +269,6 @@ mod tests {
         let again = drafts(&mut both, 30, &[40, 10, 11, 12, 13, 14, 15, 16, 17, 18], 19);
         assert_eq!(again[..4], [20, 21, 22, 23]);
         assert_eq!(asked.borrow().rows, [(7, 8)]);
-    }
-
-    #[test]
-    fn the_models_drafts_are_compared_with_what_came() {
-        let mut drafts = ModelDrafts { newest: Some((2, vec![5, 6, 7])), mean: 1.0 };
-        let mut text = LookupSession::new(0);
-        text.append(0, &[1, 1]);
-        drafts.compare(&text);
-        assert_eq!((drafts.newest.is_some(), drafts.mean), (true, 1.0), "nothing came yet");
-        text.append(2, &[5, 6, 9]);
-        drafts.compare(&text);
-        assert_eq!((drafts.newest.is_some(), drafts.mean), (false, 1.1));
-        drafts.compare(&text);
-        assert_eq!(drafts.mean, 1.1, "each draft counts once");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! sequence's end, the most recent one if it occurred several times. No model, no weights.
 //!
 //! [`LookupSession`] has the text of one sequence. `suffixes` finds the occurrence, `confidence`
-//! knows how often such a proposal was right in this sequence. A proposal ends where it is probably
+//! knows how often such a proposal was right in this sequence, and [`ModelDrafts`] chooses between a
+//! proposal and the draft of a model. A proposal ends where it is probably
 //! wrong. If even its first token is, there is none.
 //!
 //! Source of the idea: prompt lookup decoding (github.com/apoorvumang/prompt-lookup-decoding). The
@@ -10,9 +11,12 @@
 //! text", 1985.
 
 mod confidence;
+mod model_drafts;
 mod suffixes;
 #[cfg(test)]
 mod tests;
+
+pub use model_drafts::ModelDrafts;
 
 use confidence::Confidence;
 use suffixes::{Occurrence, Suffixes};
@@ -51,7 +55,7 @@ pub struct LookupProposal {
 }
 
 impl LookupProposal {
-    /// How many tokens are accepted on average.
+    /// Number of tokens that are accepted on average.
     pub fn expected(&self) -> f32 {
         let mut survival = 0.0;
         let accepted = self.logprobs.iter().map(|logprob| {
@@ -85,7 +89,7 @@ impl LookupSession {
         from.and_then(|from| self.text.get(from as usize..)).unwrap_or_default()
     }
 
-    /// Position of the text's first token, and the tokens of the text before `end`.
+    /// Position of the text's first token, and the text's tokens at positions below `end`.
     pub fn beginning(&self, end: u32) -> (u32, &[u32]) {
         let length = end.saturating_sub(self.start).min(self.text.len() as u32);
         (self.start, &self.text[..length as usize])
