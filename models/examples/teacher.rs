@@ -1,4 +1,4 @@
-//! What a drafter learns from: a model's own answers, many at once, and its hidden states.
+//! Data for the training of drafters: answers of a model, many at once, and its hidden states.
 //!
 //! `cargo run --release -p paceline-models --example teacher -- MODEL_DIR PROMPTS.jsonl OUT_DIR
 //! [LAYER,LAYER,…]`
@@ -50,7 +50,7 @@ struct Text {
     ended: bool,
 }
 
-/// The model, and what is wanted of it.
+/// The model, and the layers whose hidden states are kept.
 struct Teacher {
     model: Box<dyn Target>,
     kv: KvStore,
@@ -59,8 +59,8 @@ struct Teacher {
 }
 
 impl Teacher {
-    /// Reads what is new of some texts, whose numbers are `chosen`, and chooses the next token of
-    /// each that is read to its end.
+    /// Computes the next rows of some texts. `chosen`: number of each text, and of its rows. Chooses
+    /// the next token of each text that has no further rows.
     fn step(&mut self, texts: &mut [Text], chosen: &[(usize, usize)]) {
         let (mut ids, mut segments, mut logit_rows, mut ends) = (vec![], vec![], vec![], vec![]);
         for (at, rows) in chosen {
@@ -100,7 +100,7 @@ impl Teacher {
         }
     }
 
-    /// Keeps what was computed of the rows that were read.
+    /// Keeps the hidden states of the rows of a step.
     fn keep(&self, texts: &mut [Text], chosen: &[(usize, usize)], states: Option<&mlx_rs::Array>) {
         let numbers = states.map(|states| {
             let floats = states.as_dtype(mlx_rs::Dtype::Float32).expect("floats");
@@ -193,9 +193,14 @@ fn main() {
         text.split(',').map(|layer| layer.parse().expect("a layer's number")).collect()
     });
     device::choose(DeviceChoice::Auto).expect("a device");
-    // Rounded activations change single answers, and hardly what a drafter learns from many.
-    products::choose(ProductsChoice::Integer).expect("products of integers");
-    let model = load_target(dir, &mut |_, _| {}).expect("loads");
+    let load = || load_target(dir, &mut |_, _| {});
+    // Rounded activations change single answers, and hardly what a drafter learns from many. Weights
+    // that are not quantized, and other devices, have no such products.
+    let rounded = products::choose(ProductsChoice::Integer).ok().and_then(|_| load().ok());
+    let model = rounded.unwrap_or_else(|| {
+        products::choose(ProductsChoice::Auto).expect("products");
+        load().expect("loads")
+    });
     let config = ConfigJson::read(dir).expect("a config");
     let stops = stop_ids(dir, &config).expect("ids that end a text");
     let kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context);
