@@ -437,6 +437,16 @@ fn the_targets_head_has_the_same_name_in_every_process_and_is_of_kind_mtp() {
     config.drafter.kind = "dflash".into();
     assert_eq!(files(&config, "/d").map(|files| files.kind).as_deref(), Some("dflash"));
     assert_eq!(files(&config, "target").expect("files").kind, "mtp");
+    for (kind, of_files, lookup) in [
+        ("auto", "auto", None),
+        ("eagle3", "eagle3", Some(false)),
+        ("lookup+eagle3", "eagle3", Some(true)),
+    ] {
+        config.drafter.kind = kind.into();
+        let found = files(&config, "/d").expect("files");
+        assert_eq!((found.kind.as_str(), found.lookup), (of_files, lookup));
+        assert_eq!(files(&config, "target").expect("files").lookup, lookup, "{kind}");
+    }
     let digest = config.drafter_digest();
     config.target.model = "/other".into();
     assert_ne!(config.drafter_digest(), digest, "the target is the drafter's checkpoint");
@@ -447,6 +457,11 @@ fn the_targets_head_has_the_same_name_in_every_process_and_is_of_kind_mtp() {
         ("\"target\"", "dflash", false),
         ("[\"target\", \"lookup\"]", "eagle3", false),
         ("\"target\"", "lookup", false),
+        ("\"target\"", "lookup+mtp", true),
+        ("\"/d\"", "lookup+eagle3", true),
+        ("\"target\"", "lookup+eagle3", false),
+        ("\"lookup\"", "lookup+model", false),
+        ("\"/d\"", "lookup+dflash", false),
     ] {
         let text = format!("[drafter]\nmodel = {model}\nkind = {kind:?}\n");
         assert_eq!(build(&text, &[]).is_ok(), fits, "{text}");
