@@ -260,7 +260,7 @@ impl Engine {
         if let Some(round) = step.round {
             target.propose(round, proposed)?;
         }
-        // Context that no draft of a model needed is computed behind the answer.
+        // Context of sessions that the model did not draft for is computed after the answer.
         if step.sessions.iter().any(|work| work.block.is_none()) {
             self.drafter.settle()?;
         }

@@ -3,8 +3,8 @@
 //!
 //! One named thread owns MLX and serves the link (`engine`): Feeds of the target go through the
 //! core, which decides what the next forward holds. What proposes is a `proposer`: weights
-//! (`model`), prompt lookup (`lookup`), or both (`with_lookup`). The worker's socket, heartbeats and lease are those of
-//! every worker (`paceline_process::worker`).
+//! (`model`), prompt lookup (`lookup`), or both (`with_lookup`). The worker's socket, heartbeats and
+//! lease are those of every worker (`paceline_process::worker`).
 
 #![cfg(feature = "mlx")]
 

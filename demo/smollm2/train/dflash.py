@@ -1,6 +1,6 @@
 """DFlash (arXiv 2602.06036) over a target that is not trained: demo/pair.py's drafter, and what it learns from.
 
-B texts · A blocks a text · L rows a block. A block begins with a token of the answer, the bonus token, and fills the rows behind it at
+B texts · A blocks a text · L rows a block. A block begins with a token of the answer, the bonus token, and fills the rows after it at
 once. It reads the target's hidden states of the rows before it. The target's head chooses; here its rows of the frequent ids do.
 """
 
@@ -16,11 +16,11 @@ BLOCK, ANCHORS = 8, 20
 
 
 class DFlash(nn.Module):
-    def __init__(self, config, taps, ids, target, mask_id=3):
+    def __init__(self, config, feature_layers, ids, target, mask_id=3):
         super().__init__()
         c = SimpleNamespace(**vars(config), num_hidden_layers=2, initializer_range=0.02, block_size=BLOCK,
                             num_target_layers=target.config["num_hidden_layers"],
-                            dflash_config={"mask_token_id": mask_id, "target_layer_ids": taps})
+                            dflash_config={"mask_token_id": mask_id, "target_layer_ids": feature_layers})
         self.config, self.drafter = c, pair.Drafter(c)
         self.drafter.norm.weight.data.copy_(0.35 * target.norm)
         for name, tensor in (("embedding", target.embedding), ("head", target.head[ids].clone()), ("target_norm", target.norm)):
@@ -44,7 +44,7 @@ class DFlash(nn.Module):
         hidden = hidden.view(texts, ANCHORS, BLOCK, -1)
         total, weight, right = 0.0, 0.0, []
         for place in range(1, BLOCK):
-            # Row `place` proposes the token behind row anchor + place - 1.
+            # Row `place` proposes the token after row anchor + place - 1.
             row = anchors + place - 1
             valid = row < lengths[:, None] - 1
             numbers = wanted.number.gather(1, row.clamp(max=rows - 1))[valid]

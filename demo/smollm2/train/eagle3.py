@@ -69,18 +69,18 @@ class Layer(nn.Module):
 class Eagle3(nn.Module):
     """`ids`: those that can be proposed, ascending. The head has the target's rows of them, and is not trained."""
 
-    def __init__(self, config, taps, ids, target):
+    def __init__(self, config, feature_layers, ids, target):
         super().__init__()
         self.config = c = config
         self.register_buffer("ids", ids, persistent=False)
         self.register_buffer("embedding", target.embedding, persistent=False)
         self.register_buffer("head", target.head[ids].clone(), persistent=False)
         self.register_buffer("target_norm", target.norm, persistent=False)
-        self.fc_norm = nn.ModuleList(Norm(c.hidden_size, c.rms_norm_eps) for _ in taps)
-        self.fc = nn.Linear(len(taps) * c.hidden_size, c.hidden_size, bias=False)
+        self.fc_norm = nn.ModuleList(Norm(c.hidden_size, c.rms_norm_eps) for _ in feature_layers)
+        self.fc = nn.Linear(len(feature_layers) * c.hidden_size, c.hidden_size, bias=False)
         self.layers = nn.ModuleList([Layer(c)])
         self.norm = Norm(c.hidden_size, c.rms_norm_eps)
-        self.taps = taps
+        self.feature_layers = feature_layers
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 nn.init.zeros_(p) if name.endswith(("o_proj.weight", "down_proj.weight")) else nn.init.normal_(p, std=p.shape[1] ** -0.5)
@@ -88,7 +88,7 @@ class Eagle3(nn.Module):
         self.norm.weight.data.copy_(0.35 * target.norm)
 
     def features(self, states):
-        parts = states.chunk(len(self.taps), -1)
+        parts = states.chunk(len(self.feature_layers), -1)
         return self.fc(torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts)], -1))
 
     def losses(self, ids, states, first, lengths, step=0, depth=DEPTH):
@@ -118,7 +118,7 @@ class Eagle3(nn.Module):
                  "rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta, "max_position_embeddings": c.max_position_embeddings,
                  "vocab_size": vocabulary, "hidden_act": "silu"}
         config = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", "draft_vocab_size": len(self.ids),
-                  "fc_norm": True, "norm_before_residual": False, "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in self.taps],
+                  "fc_norm": True, "norm_before_residual": False, "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in self.feature_layers],
                   "speculators_config": {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 7}]},
                   "transformer_layer_config": layer}
         weights = {**self.state_dict(), "lm_head.weight": self.head, "d2t": self.ids - torch.arange(len(self.ids))}

@@ -1,12 +1,15 @@
 """Prompts that a drafter for SmolLM2 learns from and is measured on, in six kinds. All text is this project's own.
 
-    python demo/smollm2/train/prompts.py [kind] [count]       shows prompts
+    python demo/smollm2/train/prompts.py --held-out --count 8 > prompts.jsonl
+    paceline bench --sweep --prompts prompts.jsonl
 
 A prompt is a kind and a conversation. Prompts for training and held-out ones are made from different words: each list is divided,
-one of six entries is for measuring alone. So no held-out prompt has a subject that was trained on. The same seed gives the same
-prompts on every machine.
+one of six entries is for measuring alone. So no held-out prompt has a subject that was trained on; objects of JSON have random
+names and numbers in both. The same seed gives the same prompts on every machine.
 """
 
+import argparse
+import json
 import random
 import sys
 from pathlib import Path
@@ -145,7 +148,13 @@ class Prompts:
 
 
 if __name__ == "__main__":
-    shown = Prompts(0, held_out=False)
-    for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 5):
-        for kind in [sys.argv[1]] if len(sys.argv) > 1 else KINDS:
-            print(f"{kind}: {shown.one(kind)[0]['content']}\n")
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--kinds", default=",".join(KINDS), help="with commas between")
+    options.add_argument("--count", type=int, default=5, help="prompts of each kind")
+    options.add_argument("--held-out", action="store_true", help="from the words for measuring")
+    options.add_argument("--seed", type=int, default=0)
+    options = options.parse_args()
+    made = Prompts(options.seed, options.held_out)
+    for _ in range(options.count):
+        for kind in options.kinds.split(","):
+            print(json.dumps({"kind": kind, "messages": made.one(kind)}))

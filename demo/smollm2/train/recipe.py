@@ -3,7 +3,7 @@
     sh scripts/venv.sh
     .venv-data/bin/python demo/smollm2/train/recipe.py --out DIR [--kinds eagle3] [--minutes 80] [--seed 0]
 
-1. Questions: the model makes user's messages of its own, behind the head of its template. Others are made by prompts.py.
+1. Questions: the model makes user's messages of its own, after the beginning of its template. Others are made by prompts.py.
 2. Answers: by the model, half of them greedy, half at temperature 0.8, through the product's engine (models/examples/teacher.rs),
    which also writes the hidden states that a drafter reads.
 3. The ids that can be proposed: the most frequent ones of these answers.
@@ -12,7 +12,7 @@
 
 Each stage leaves files in DIR, and what is there is not made again: a run that was interrupted goes on where it was, with the same
 result. `--minutes` ends a run after a time, at a step from which it can go on. The same seed, versions, processor and threads give the
-same weights. Other models: --model DIR, with --taps.
+same weights. Other models: --model DIR, with --layers.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def answers(a, tokenizer):
         lines = [{"ids": template_ids(tokenizer, messages), "temperature": 0.8 * (at % 2), "seed": a.seed * 1_000_003 + at, "tokens": 320}
                  for at, messages in enumerate(conversations)]
         write_lines(path, (line for line in lines if len(line["ids"]) < 400))
-    teacher(a, path, a.out / "answers", a.taps)
+    teacher(a, path, a.out / "answers", a.layers)
 
 
 class Texts:
@@ -154,7 +154,7 @@ def drafter(kind, a, target, ids):
     sizes = SimpleNamespace(**{key: c[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
                                                        "rms_norm_eps", "max_position_embeddings")},
                             head_dim=c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"], rope_theta=10000.0)
-    return DRAFTERS[kind](sizes, a.taps, ids, target)
+    return DRAFTERS[kind](sizes, a.layers, ids, target)
 
 
 @torch.no_grad()
@@ -216,7 +216,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--model", type=Path, default=Path.home() / ".cache/paceline/models/smollm2", help="the target's directory")
-    p.add_argument("--taps", default="1,14,26,29", help="layers whose outputs are read, from 0; the last one is the model's last")
+    p.add_argument("--layers", default="1,14,26,29", help="layers whose outputs are read, from 0; the last one is the model's last")
     p.add_argument("--kinds", default="eagle3", help="with commas between")
     p.add_argument("--prompts", type=int, default=2600)
     p.add_argument("--steps", type=int, default=1200, help=f"of about {POSITIONS_A_STEP} positions")
@@ -228,7 +228,7 @@ def main():
     p.add_argument("--teacher", type=Path, help="the built example of this name; default: cargo builds it")
     p.add_argument("--seed", type=int, default=0)
     a = p.parse_args()
-    a.taps = [int(tap) for tap in a.taps.split(",")]
+    a.layers = [int(layer) for layer in a.layers.split(",")]
     a.deadline = None if a.minutes is None else time.monotonic() + 60 * a.minutes
     a.out = a.out.resolve()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -236,8 +236,9 @@ def main():
     answers(a, tokenizer)
     texts, target = Texts(a.out / "answers"), checkpoints.TargetParts(a.model)
     counts = texts.counts(target.config["vocab_size"])
-    counts[tokenizer.all_special_ids] += 1  # what ends a text can be proposed, however rare
-    ids = counts.argsort(descending=True, stable=True)[: a.vocabulary].sort().values
+    wanted = counts.clone()
+    wanted[tokenizer.all_special_ids] = counts.max()  # what ends a text can be proposed, however rare it is
+    ids = wanted.argsort(descending=True, stable=True)[: a.vocabulary].sort().values
     print(f"{len(texts.train)} texts, {sum(text[1] for text in texts.train)} tokens; {counts[ids].sum() / counts.sum():.4f} of the answers' "
           f"tokens are among {len(ids)}", flush=True)
     kinds = a.kinds.split(",")

@@ -10,7 +10,7 @@ DEPTH = 3
 
 
 class Small(nn.Module):
-    def __init__(self, config, taps, ids, target):
+    def __init__(self, config, feature_layers, ids, target):
         super().__init__()
         c = SimpleNamespace(hidden_size=192, num_attention_heads=3, num_key_value_heads=1, head_dim=64, intermediate_size=640,
                             num_hidden_layers=6, vocab_size=len(target.embedding), rms_norm_eps=config.rms_norm_eps, rope_theta=10000.0,

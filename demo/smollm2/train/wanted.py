@@ -1,14 +1,14 @@
-"""What a drafter should propose: the target's own distribution behind each row, over the ids that can be proposed."""
+"""The target's own distribution after each row, over the ids that can be proposed: a drafter learns to propose from it."""
 
 import torch
 import torch.nn.functional as F
 
 
 class Wanted:
-    """B texts, T rows. `states` [B, T, taps · hidden], the last tap being the target's last layer; `first` [B]: ids of the prompt;
-    `lengths` [B]: ids in all; `head` [V, hidden]: the target's rows of the ids that can be proposed.
+    """B texts, T rows, V ids that can be proposed. `states` [B, T, layers · hidden], of which the last layer is the target's last one;
+    `first` [B]: number of ids of each prompt; `lengths` [B]: number of ids of each text; `head` [V, hidden]: the target's rows.
 
-    Behind the prompt's last row and all rows after it stands a token of the answer. Those rows are numbered, text by text.
+    After the prompt's last row and each later row comes a token of the answer. These rows are numbered, text by text.
     """
 
     @torch.no_grad()

@@ -1,5 +1,5 @@
 //! Parts of a drafter's target that the drafter computes with: the embedding; the output head; both
-//! ends, which are both and the final norm; or what computes keys and values of two layers.
+//! ends, which are embedding, final norm and head; or what computes keys and values of two layers.
 //! A kind that chooses its drafts one after another computes logits itself; its publishers leave
 //! these parts out, because the target's checkpoint has them.
 
@@ -26,7 +26,7 @@ const LAYOUTS: [Layout; 3] = [Layout::TEXT, Layout::WITH_VISION[0], Layout::WITH
 pub(super) enum Borrows {
     /// It has all that it needs.
     Nothing,
-    /// The embedding.
+    /// The embedding of any family that is served.
     Embedding,
     /// The output head.
     Head,
@@ -42,6 +42,7 @@ pub(super) enum Borrows {
 /// Parts of a target, as far as a drafter borrows them.
 #[derive(Default)]
 pub(super) struct BorrowedParts {
+    /// Token ids → `[rows, hidden]`.
     pub(super) embedding: Option<Embedding>,
     /// `[rows, hidden]` → `[rows, vocab]`.
     pub(super) head: Option<Linear>,

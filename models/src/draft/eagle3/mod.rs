@@ -66,7 +66,7 @@ impl DraftVocabulary {
     }
 }
 
-/// The embedding, which a checkpoint may leave to its target's.
+/// Tensor of the embedding. A checkpoint without it computes with its target's embedding.
 const EMBEDDING: &str = "embed_tokens.weight";
 
 /// How EAGLE-3 drafters are recognized and loaded.
