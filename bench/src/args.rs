@@ -97,8 +97,8 @@ pub struct BenchArgs {
     /// Two more by name: long (6000 tokens, or what the context allows) and chinese
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub kinds: Vec<String>,
-    /// Prompts of your own instead: {"prompt": "..."} or {"messages": [...]} in each line, at most
-    /// 1000. All of them are sent
+    /// Prompts of your own instead: {"prompt": "..."} or {"messages": [...]} in each line, with a
+    /// "kind" where kinds are measured apart; at most 1000. All of them are sent
     #[arg(long, value_name = "FILE.jsonl", conflicts_with = "kinds")]
     pub prompts: Option<PathBuf>,
     /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep and for tables, else 1

@@ -66,7 +66,7 @@ impl LanePlan {
     /// The configuration cannot be used, or a named directory, kind or build does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let kinds = match &args.prompts {
-            Some(path) => vec![Kind::Own(own::read(path)?)],
+            Some(path) => own::read(path)?.into_iter().map(Kind::Own).collect(),
             None => Kind::of_words(&args.kinds)?,
         };
         let (runs, max_tokens, streams) =

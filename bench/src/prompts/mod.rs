@@ -44,7 +44,7 @@ pub enum Kind {
     Long,
     /// Prompts in Chinese.
     Chinese,
-    /// The user's own.
+    /// The user's own of one kind.
     Own(Vec<Prompt>),
 }
 
@@ -111,7 +111,7 @@ impl Kind {
             Self::Embedded(kind) => kind,
             Self::Long => LONG,
             Self::Chinese => CHINESE,
-            Self::Own(_) => own::OWN,
+            Self::Own(prompts) => prompts.first().map_or(own::OWN, |prompt| &prompt.kind),
         }
     }
 

@@ -8,7 +8,7 @@ use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, message};
 use serde::Deserialize;
 
-/// Kind of these prompts in reports.
+/// Kind in reports of prompts whose lines name none.
 pub const OWN: &str = "own";
 /// Most bytes of the file: a thousand prompts of 64 KiB.
 const MOST_BYTES: u64 = 64 << 20;
@@ -16,9 +16,12 @@ const MOST_BYTES: u64 = 64 << 20;
 const MOST_PROMPTS: usize = 1_000;
 /// Roles of a conversation that a template can have.
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
+/// Most characters of a kind's name, which is a cell of tables.
+const KIND_CHARACTERS: usize = 20;
 
 #[derive(Deserialize)]
 struct OwnLine {
+    kind: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<OwnTurn>>,
 }
@@ -29,11 +32,11 @@ struct OwnTurn {
     content: String,
 }
 
-/// Reads the prompts of a file.
+/// Reads the prompts of a file: those of each kind, in the order of the file.
 ///
 /// # Errors
 /// The file cannot be read, is too large, or has no prompt; a line is none.
-pub fn read(path: &Path) -> Result<Vec<Prompt>, Failure> {
+pub fn read(path: &Path) -> Result<Vec<Vec<Prompt>>, Failure> {
     let bad = |what: String| Failure::usage(format!("--prompts {}: {what}", path.display()));
     let mut text = String::new();
     let file = File::open(path).map_err(|error| bad(format!("cannot open it: {error}")))?;
@@ -46,39 +49,50 @@ pub fn read(path: &Path) -> Result<Vec<Prompt>, Failure> {
     prompts(&text).map_err(bad)
 }
 
-fn prompts(text: &str) -> Result<Vec<Prompt>, String> {
-    let mut prompts = vec![];
+fn prompts(text: &str) -> Result<Vec<Vec<Prompt>>, String> {
+    let (mut kinds, mut count): (Vec<Vec<Prompt>>, _) = (vec![], 0);
     for (at, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        if prompts.len() == MOST_PROMPTS {
+        if count == MOST_PROMPTS {
             return Err(format!("expected at most {MOST_PROMPTS} prompts, found more"));
         }
-        let turns = turns(line).map_err(|what| format!("line {}: {what}", at + 1))?;
+        count += 1;
+        let (kind, turns) = turns(line).map_err(|what| format!("line {}: {what}", at + 1))?;
         let messages =
             turns.into_iter().map(|turn| message::text(&turn.role, turn.content)).collect();
-        let index = prompts.len();
-        prompts.push(Prompt { kind: OWN.to_owned(), index, messages, max_tokens: u32::MAX });
+        let prompt = |index| Prompt { kind: kind.clone(), index, messages, max_tokens: u32::MAX };
+        match kinds.iter_mut().find(|prompts| prompts[0].kind == kind) {
+            Some(prompts) => prompts.push(prompt(prompts.len())),
+            None => kinds.push(vec![prompt(0)]),
+        }
     }
-    match prompts.is_empty() {
+    match kinds.is_empty() {
         true => Err("expected a prompt in each line, found none".to_owned()),
-        false => Ok(prompts),
+        false => Ok(kinds),
     }
 }
 
-/// The conversation of a line.
-fn turns(line: &str) -> Result<Vec<OwnTurn>, String> {
+/// Kind and conversation of a line.
+fn turns(line: &str) -> Result<(String, Vec<OwnTurn>), String> {
     const EXPECTED: &str =
         r#"expected {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}"#;
     let line: OwnLine =
         serde_json::from_str(line).map_err(|error| format!("{EXPECTED}, found {error}"))?;
+    let kind = line.kind.unwrap_or_else(|| OWN.to_owned());
+    let is_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    if !(1..=KIND_CHARACTERS).contains(&kind.chars().count()) || !kind.chars().all(is_name) {
+        return Err(format!(
+            "expected a kind of at most {KIND_CHARACTERS} letters, digits, - and _, found {kind:?}"
+        ));
+    }
     match (line.prompt, line.messages) {
-        (Some(content), None) => Ok(vec![OwnTurn { role: "user".to_owned(), content }]),
+        (Some(content), None) => Ok((kind, vec![OwnTurn { role: "user".to_owned(), content }])),
         (None, Some(turns)) if turns.is_empty() => Err(format!("{EXPECTED}, found no message")),
         (None, Some(turns)) => {
             match turns.iter().find(|turn| !ROLES.contains(&turn.role.as_str())) {
-                None => Ok(turns),
+                None => Ok((kind, turns)),
                 Some(turn) => {
                     let (roles, found) = (ROLES.join(", "), &turn.role);
                     Err(format!("expected a role of {roles}, found {found:?}"))
@@ -101,12 +115,24 @@ mod tests {
             "\n\n",
             r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "名"}]}"#,
         );
-        let found = prompts(text).expect("two prompts");
+        let found = prompts(text).expect("two prompts").concat();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].messages, [message::text("user", "Name a river.")]);
         let system = message::text("system", "Be brief.");
         assert_eq!(found[1].messages, [system, message::text("user", "名")]);
         assert_eq!((found[1].kind.as_str(), found[1].index), (OWN, 1));
+    }
+
+    #[test]
+    fn the_prompts_of_each_kind_are_counted_by_themselves() {
+        let line = |kind: &str| format!("{{\"kind\": \"{kind}\", \"prompt\": \"a\"}}\n");
+        let text = [line("code"), line("chat"), line("code"), "{\"prompt\": \"a\"}".into()];
+        let found = prompts(&text.concat()).expect("four prompts");
+        let found: Vec<Vec<(&str, usize)>> = found
+            .iter()
+            .map(|kind| kind.iter().map(|one| (one.kind.as_str(), one.index)).collect())
+            .collect();
+        assert_eq!(found, [vec![("code", 0), ("code", 1)], vec![("chat", 0)], vec![(OWN, 0)]]);
     }
 
     #[test]
@@ -119,6 +145,8 @@ mod tests {
             ("hello", "line 2: expected {\"prompt\""),
             ("{}", "found neither"),
             (r#"{"prompt": 3}"#, "invalid type: integer"),
+            (r#"{"prompt": "a", "kind": "a|b"}"#, "found \"a|b\""),
+            (r#"{"prompt": "a", "kind": ""}"#, "found \"\""),
             (r#"{"prompt": "a", "messages": []}"#, "found both"),
             (r#"{"messages": []}"#, "found no message"),
             (r#"{"messages": [{"role": "robot", "content": "a"}]}"#, "found \"robot\""),
