@@ -71,17 +71,18 @@ impl TargetEnds {
         self.norm.forward(states)
     }
 
-    /// `normed` `[R, hidden]` → logits `[R, vocab]`, float32.
+    /// `normed` `[R, hidden]` → logits `[R, ids]`, float32: of all ids, or of [`Self::proposed`].
     pub(super) fn logits(&self, normed: &Array) -> Result<Array> {
         let logits = match &self.lm_head {
             Some(head) => head.forward(normed)?,
             None => self.embed_tokens.as_head(normed)?,
         };
-        let logits = logits.as_dtype(Dtype::Float32)?;
-        match &self.rows {
-            Some(rows) => rows.spread(&logits),
-            None => Ok(logits),
-        }
+        Ok(logits.as_dtype(Dtype::Float32)?)
+    }
+
+    /// The ids that are proposed, if they are not all.
+    pub(super) fn proposed(&self) -> Option<&RowsById> {
+        self.rows.as_ref()
     }
 }
 

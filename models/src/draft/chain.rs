@@ -4,6 +4,7 @@
 use mlx_rs::Array;
 use mlx_rs::transforms::eval;
 
+use super::vocabulary::RowsById;
 use super::{BlockRequest, DraftPart, TokenDraft};
 use crate::error::Result;
 use crate::sample::{self, Block, DraftedIds, RowRule};
@@ -20,10 +21,12 @@ struct ChainBlock {
 }
 
 /// The drafts of all blocks of one batch, as far as they are chosen.
-pub(super) struct Chains {
+pub(super) struct Chains<'a> {
     chains: Vec<ChainBlock>,
     /// Drafts are ids below this one.
     id_limit: u32,
+    /// The ids of the logits; `None`: all.
+    proposed: Option<&'a RowsById>,
     /// For each place in the blocks the drafts at it, of the chains that reach it, in their
     /// order.
     chosen: Vec<DraftedIds>,
@@ -59,7 +62,7 @@ impl ChainRows {
     }
 }
 
-impl Chains {
+impl<'a> Chains<'a> {
     /// The blocks of `parts`. A part without a row to begin with (`begins` is false) gets no draft.
     /// Drafts are ids below `id_limit`.
     pub(super) fn new(parts: &[DraftPart], id_limit: u32, begins: impl Fn(usize) -> bool) -> Self {
@@ -69,7 +72,12 @@ impl Chains {
             Some(ChainBlock { part: at, request, position: part.position + part.context, drafts })
         };
         let chains = parts.iter().enumerate().filter_map(chain).collect();
-        Self { chains, id_limit, chosen: vec![] }
+        Self { chains, id_limit, proposed: None, chosen: vec![] }
+    }
+
+    /// The same, for logits of these ids alone; `None`: of all.
+    pub(super) fn among(self, proposed: Option<&'a RowsById>) -> Self {
+        Self { proposed, ..self }
     }
 
     /// Chains with more than `drafts` drafts.
@@ -78,8 +86,8 @@ impl Chains {
     }
 
     /// Chooses the next draft of every block that is not complete, from `logits` `[such blocks,
-    /// vocab]`, float32: those of the newest row of each. Returns the drafts to be read next;
-    /// `None` if every block is complete.
+    /// ids]`, float32: those of the newest row of each. Returns the drafts to be read next; `None`
+    /// if every block is complete.
     ///
     /// # Errors
     /// MLX's own.
@@ -96,7 +104,14 @@ impl Chains {
             Block { rule, drafted: 1 }
         };
         let blocks: Vec<Block<'_>> = self.longer(before).map(block).collect();
-        let ids = sample::propose(logits, &blocks)?;
+        let ids = match self.proposed {
+            None => sample::propose(logits, &blocks)?,
+            // The largest logit is the same among the rows alone.
+            Some(rows) if sample::are_greedy(&blocks) => {
+                rows.ids_of(&sample::propose(logits, &blocks)?)?
+            }
+            Some(rows) => sample::propose(&rows.spread(logits)?, &blocks)?,
+        };
         self.chosen.push(ids.clone());
         let goes_on = |(row, chain): (i32, &ChainBlock)| {
             (chain.drafts as usize > before + 1).then_some((chain.part, row))

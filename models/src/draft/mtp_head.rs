@@ -4,6 +4,7 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 
 use super::next_token::{NextTokenModel, Scores};
+use super::vocabulary::RowsById;
 use super::{DraftFacts, TargetEnds};
 use crate::error::Result;
 use crate::families::AttendingLayer;
@@ -42,6 +43,10 @@ impl NextTokenModel for Head {
 
     fn embed(&self, ids: &Array) -> Result<Array> {
         self.target.embed(ids)
+    }
+
+    fn proposed(&self) -> Option<&RowsById> {
+        self.target.proposed()
     }
 
     fn reads_at_0(&self) -> bool {

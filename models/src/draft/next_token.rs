@@ -13,18 +13,43 @@
 //! that row was read in an earlier call without a block, the drafter has kept the row's input and
 //! computes it once more.
 
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
+
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 
 use super::chain::{ChainRows, Chains};
 use super::context_rows::{commit_context, lengths};
 use super::last_rows::LastRows;
+use super::vocabulary::RowsById;
 use super::{DraftBatch, DraftFacts, Drafter, Proposal};
+#[cfg(target_os = "linux")]
+use crate::batch::{Batch, PendingIds, Wants};
 use crate::error::{ModelError, Result};
+#[cfg(target_os = "linux")]
+use crate::families::Pass;
 use crate::kv::KvStore;
+#[cfg(target_os = "linux")]
+use crate::layers::Program;
 use crate::layers::{Positions, Rope, RopeTables};
 use crate::segment::{QuerySegments, Segment};
 use crate::vision;
+
+/// Most rows of a pass by a program, in which all rows attend. More rows are the context of a prompt,
+/// of which the last one alone does.
+#[cfg(target_os = "linux")]
+const PASS_ROWS: usize = 32;
+
+/// What the rows of a program are given beside their tokens.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Given {
+    /// Hidden states of the target.
+    TargetStates,
+    /// Hidden rows of the layer itself.
+    OwnRows,
+}
 
 /// The arithmetic of such a drafter. One set of weights, which remembers no session.
 pub(super) trait NextTokenModel {
@@ -40,6 +65,18 @@ pub(super) trait NextTokenModel {
 
     /// Embeddings of `ids` `[R]` → `[R, hidden]`.
     fn embed(&self, ids: &Array) -> Result<Array>;
+
+    /// The ids of which [`Self::scores`] has logits; `None`: all.
+    fn proposed(&self) -> Option<&RowsById> {
+        None
+    }
+
+    /// Everything up to the scores as functions of the processor; `None`: as MLX's graph alone. Rows
+    /// of position 0 read their tokens.
+    #[cfg(target_os = "linux")]
+    fn program(&self, _given: Given) -> Option<&Arc<Program>> {
+        None
+    }
 
     /// Whether a row of position 0 reads its token. Otherwise it reads zeros in place of the
     /// embedding.
@@ -64,7 +101,7 @@ pub(super) trait NextTokenModel {
 
 /// Logits and hidden rows computed from outputs of the layer.
 pub(super) struct Scores {
-    /// Logits of the token after the one that was read `[R, vocab]`, float32.
+    /// Logits of the token after the one that was read `[R, ids]`, float32.
     pub(super) logits: Array,
     /// Input of the next row `[R, hidden]`.
     pub(super) hidden: Array,
@@ -147,14 +184,26 @@ impl ContextRows {
         self.written.iter().chain(&self.queries)
     }
 
-    /// The hidden states of all rows `[R, features]`, from those of the batch.
-    fn hidden(&self, states: Option<&Array>) -> Result<Array> {
+    /// The rows part by part.
+    #[cfg(target_os = "linux")]
+    fn by_part(&self) -> Vec<ContextRow> {
+        let mut rows: Vec<ContextRow> = self.rows().copied().collect();
+        rows.sort_by_key(|row| row.part);
+        rows
+    }
+
+    /// The hidden states of these rows `[R, features]`, from those of the batch.
+    fn hidden(
+        &self,
+        rows: impl Iterator<Item = ContextRow>,
+        states: Option<&Array>,
+    ) -> Result<Array> {
         let all: Vec<&Array> = states.into_iter().chain(&self.again).collect();
         let all = match all.as_slice() {
             [one] => (*one).clone(),
             several => concatenate(several, 0)?,
         };
-        let order: Vec<i32> = self.rows().map(|row| row.source).collect();
+        let order: Vec<i32> = rows.map(|row| row.source).collect();
         if order.iter().copied().eq(0..all.dim(0)) {
             return Ok(all);
         }
@@ -206,14 +255,57 @@ impl<M: NextTokenModel> NextToken<M> {
         rope.tables(&row_positions(batch, rows, rope.has_three_axes()), self.dtype())
     }
 
-    /// Reads the context: the output of the last row of each block that begins `[blocks, hidden]`;
-    /// `None` without such blocks.
+    /// A target may have padding ids that have no embedding here.
+    fn known(&self, id: u32) -> u32 {
+        if id < self.vocab() { id } else { 0 }
+    }
+
+    /// The program for this number of rows, where there is one.
+    #[cfg(target_os = "linux")]
+    fn program(&self, given: Given, rows: usize, kv: &KvStore) -> Option<&Arc<Program>> {
+        self.model.program(given).filter(|_| rows <= PASS_ROWS && kv.takes_passes())
+    }
+
+    /// Runs a program: the scores of the last row of each segment, as far as `queries` has 1 for it;
+    /// `None` without any.
+    #[cfg(target_os = "linux")]
+    fn pass(
+        &self,
+        program: &Arc<Program>,
+        batch: &Batch,
+        queries: &[i32],
+        given: &Array,
+        kv: &mut KvStore,
+    ) -> Result<Option<Scores>> {
+        let ends = batch.segments.iter().scan(0, |end, segment| {
+            *end += segment.length;
+            Some(*end)
+        });
+        let wanted = ends.zip(queries).filter(|(_, count)| **count > 0);
+        let wanted: Vec<i32> = wanted.map(|(end, _)| end - 1).collect();
+        let wants = Wants { logit_rows: wanted.clone(), hidden_states: None, final_hidden: wanted };
+        let pass = Pass {
+            program,
+            batch,
+            wants: &wants,
+            rotations: vec![self.model.rope().numbers(&batch.positions)?],
+            embedded: None,
+            given: Some(given.as_dtype(self.dtype())?),
+            additions: vec![],
+            images: vec![],
+        };
+        let made = pass.forward(kv)?;
+        Ok(made.logits.zip(made.final_hidden).map(|(logits, hidden)| Scores { logits, hidden }))
+    }
+
+    /// Reads the context: the scores of the last row of each block that begins; `None` without such
+    /// blocks.
     fn read(
         &self,
         context: &ContextRows,
         batch: &DraftBatch,
         kv: &mut KvStore,
-    ) -> Result<Option<Array>> {
+    ) -> Result<Option<Scores>> {
         if context.places.segments.is_empty() {
             return Ok(None);
         }
@@ -221,12 +313,24 @@ impl<M: NextTokenModel> NextToken<M> {
         for segment in &context.places.segments {
             kv.commit(segment.sequence, segment.start)?;
         }
-        let (model, dtype) = (&self.model, self.dtype());
-        let states = context.hidden(batch.hidden_states.as_ref())?;
+        let (model, dtype, states) = (&self.model, self.dtype(), batch.hidden_states.as_ref());
+        #[cfg(target_os = "linux")]
+        if let Some(program) = self.program(Given::TargetStates, context.rows().count(), kv) {
+            let rows = context.by_part();
+            let given = context.hidden(rows.iter().copied(), states)?;
+            let places = rows.iter().map(|row| (row.part, row.position));
+            let rows = Batch {
+                ids: rows.iter().map(|row| self.known(row.next_id)).collect(),
+                pending: None,
+                overrides: vec![],
+                segments: context.places.segments.clone(),
+                positions: row_positions(batch, places, model.rope().has_three_axes()),
+            };
+            return self.pass(program, &rows, &context.places.queries, &given, kv);
+        }
+        let states = context.hidden(context.rows().copied(), states)?;
         let hidden = model.features(&states.as_dtype(dtype)?)?;
-        // A target may have padding ids that have no embedding here.
-        let known = |id: u32| if id < self.vocab() { id } else { 0 };
-        let ids: Vec<u32> = context.rows().map(|row| known(row.next_id)).collect();
+        let ids: Vec<u32> = context.rows().map(|row| self.known(row.next_id)).collect();
         let rope = self.rotations(batch, context.rows().map(|row| (row.part, row.position)))?;
         let embeddings = model.embed(&Array::from_slice(&ids, &[ids.len() as i32]))?;
         let mut embeddings = embeddings.as_dtype(dtype)?;
@@ -236,11 +340,12 @@ impl<M: NextTokenModel> NextToken<M> {
             let reads = Array::from_slice(&reads, &[reads.len() as i32, 1]).as_dtype(dtype)?;
             embeddings = embeddings.multiply(reads)?;
         }
-        model.layer(&embeddings, &hidden, &context.places, &rope, kv)
+        let output = model.layer(&embeddings, &hidden, &context.places, &rope, kv)?;
+        output.map(|output| model.scores(&output)).transpose()
     }
 
     /// Reads the newest draft of the blocks that go on, each with its `hidden` row, which follows
-    /// from the row before: `[blocks, hidden]`.
+    /// from the row before: their scores.
     fn step(
         &self,
         next: &ChainRows,
@@ -248,7 +353,7 @@ impl<M: NextTokenModel> NextToken<M> {
         batch: &DraftBatch,
         starts: &[i32],
         kv: &mut KvStore,
-    ) -> Result<Array> {
+    ) -> Result<Scores> {
         let (mut positions, mut places) = (vec![], QuerySegments::default());
         for at in &next.parts {
             let part = &batch.parts[*at];
@@ -260,11 +365,26 @@ impl<M: NextTokenModel> NextToken<M> {
             places.segments.push(Segment { sequence: part.sequence, start, length: 1, drafted: 0 });
             places.queries.push(1);
         }
-        let dtype = self.dtype();
+        let none = || ModelError::Batch("expected rows that are queries".into());
+        #[cfg(target_os = "linux")]
+        if let Some(program) = self.program(Given::OwnRows, positions.len(), kv) {
+            let pending =
+                PendingIds { rows: (0..positions.len() as i32).collect(), ids: next.id_array() };
+            let on_three_axes = self.model.rope().has_three_axes();
+            let rows = Batch {
+                ids: vec![0; positions.len()],
+                pending: Some(pending),
+                overrides: vec![],
+                segments: places.segments,
+                positions: row_positions(batch, positions.into_iter(), on_three_axes),
+            };
+            let scores = self.pass(program, &rows, &places.queries, hidden, kv)?;
+            return scores.ok_or_else(none);
+        }
         let rope = self.rotations(batch, positions.into_iter())?;
-        let embeddings = self.model.embed(&next.id_array())?.as_dtype(dtype)?;
+        let embeddings = self.model.embed(&next.id_array())?.as_dtype(self.dtype())?;
         let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
-        output.ok_or_else(|| ModelError::Batch("expected rows that are queries".into()))
+        self.model.scores(&output.ok_or_else(none)?)
     }
 
     fn draft(
@@ -274,13 +394,13 @@ impl<M: NextTokenModel> NextToken<M> {
         kv: &mut KvStore,
     ) -> Result<Option<Proposal>> {
         let context = ContextRows::new(batch, starts, &self.last_rows)?;
-        let output = self.read(&context, batch, kv)?;
-        let mut chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
-        if let Some(mut output) = output {
-            loop {
-                let Scores { logits, hidden } = self.model.scores(&output)?;
-                let Some(next) = chains.choose(&logits)? else { break };
-                output = self.step(&next, &next.take(&hidden)?, batch, starts, kv)?;
+        let read = self.read(&context, batch, kv)?;
+        let chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
+        let mut chains = chains.among(self.model.proposed());
+        if let Some(Scores { mut logits, mut hidden }) = read {
+            while let Some(next) = chains.choose(&logits)? {
+                let rows = next.take(&hidden)?;
+                Scores { logits, hidden } = self.step(&next, &rows, batch, starts, kv)?;
             }
         }
         let any = batch.parts.iter().any(|part| part.block.is_some());

@@ -10,6 +10,7 @@ use mlx_rs::ops::concatenate;
 
 use crate::error::Result;
 use crate::load::{ConfigJson, LoadError, special_ids, stop_ids};
+use crate::sample::DraftedIds;
 
 /// An offset that leads to no id of the target, or to that of another row.
 pub(super) struct BadOffset {
@@ -21,35 +22,43 @@ pub(super) struct BadOffset {
 pub(super) struct RowsById {
     /// `[vocab]`: the row of each id, or one after the last for an id without one.
     rows: Array,
+    /// `[rows]`, uint32: the id of each row.
+    ids: Array,
 }
 
 impl RowsById {
-    /// From the row of each id; one after the last for an id without one.
-    fn new(rows: &[i32]) -> Self {
-        Self { rows: Array::from_slice(rows, &[rows.len() as i32]) }
-    }
-
     /// From the id of each row; ids are below `vocab`.
     pub(super) fn of_ids(ids: &[i32], vocab: i32) -> Self {
-        let mut rows = vec![ids.len() as i32; vocab as usize];
+        let count = ids.len() as i32;
+        let mut rows = vec![count; vocab as usize];
         for (row, id) in (0..).zip(ids) {
             rows[*id as usize] = row;
         }
-        Self::new(&rows)
+        let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+        Self { rows: Array::from_slice(&rows, &[vocab]), ids: Array::from_slice(&ids, &[count]) }
+    }
+
+    /// The ids of these rows. Lazy.
+    pub(super) fn ids_of(&self, rows: &DraftedIds) -> Result<DraftedIds> {
+        let rows = match rows {
+            DraftedIds::InGraph(rows) => rows.clone(),
+            DraftedIds::OnHost(rows) => Array::from_slice(rows, &[rows.len() as i32]),
+        };
+        Ok(DraftedIds::InGraph(self.ids.take_axis(rows, 0)?))
     }
 
     /// From what to add to the number of each row for its id.
     pub(super) fn of_offsets(offsets: &[i64], vocab: i32) -> Result<Self, BadOffset> {
-        let without = offsets.len() as i32;
-        let mut rows = vec![without; vocab as usize];
-        for (row, &offset) in offsets.iter().enumerate() {
+        let mut is_taken = vec![false; vocab as usize];
+        let id = |(row, &offset): (usize, &i64)| {
             let id = offset.checked_add(row as i64).and_then(|id| usize::try_from(id).ok());
-            match id.and_then(|id| rows.get_mut(id)) {
-                Some(place) if *place == without => *place = row as i32,
-                _ => return Err(BadOffset { row, offset }),
-            }
-        }
-        Ok(Self::new(&rows))
+            let is_new = |id: &usize| {
+                is_taken.get_mut(*id).is_some_and(|taken| !std::mem::replace(taken, true))
+            };
+            id.filter(is_new).map(|id| id as i32).ok_or(BadOffset { row, offset })
+        };
+        let ids = offsets.iter().enumerate().map(id).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of_ids(&ids, vocab))
     }
 
     /// Logits of the head's rows `[R, rows]`, float32 → of the target's ids `[R, vocab]`: −∞ for an

@@ -15,7 +15,7 @@ use crate::segment::QuerySegments;
 
 /// Norms of the heads of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeadNorms {
+pub(crate) enum HeadNorms {
     None,
     /// q_norm and k_norm, before the heads are rotated.
     BeforeRotation,
@@ -25,24 +25,27 @@ pub(super) enum HeadNorms {
 
 /// Features of a family's attention beside the four projections.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AttentionSpec {
+pub(crate) struct AttentionSpec {
+    /// Hidden states side by side in a row that is read.
+    pub(crate) inputs: i32,
     /// Biases of q_proj, k_proj and v_proj.
-    pub(super) qkv_bias: bool,
+    pub(crate) qkv_bias: bool,
     /// A bias of o_proj.
-    pub(super) output_bias: bool,
-    pub(super) head_norms: HeadNorms,
+    pub(crate) output_bias: bool,
+    pub(crate) head_norms: HeadNorms,
     /// q_proj gives each head a query and then a gate. What the head attended to is multiplied by
     /// the gate's sigmoid. Only together with norms before the rotation.
-    pub(super) gated: bool,
+    pub(crate) gated: bool,
     /// The elements of a head that rotate together.
-    pub(super) pairs: RotatedPairs,
+    pub(crate) pairs: RotatedPairs,
     /// Whether heads rotate by their positions. Heads that do not have no norms.
-    pub(super) rotates: bool,
+    pub(crate) rotates: bool,
 }
 
 impl AttentionSpec {
     /// Four projections without biases.
-    pub(super) const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
+        inputs: 1,
         qkv_bias: false,
         output_bias: false,
         head_norms: HeadNorms::None,
@@ -54,7 +57,7 @@ impl AttentionSpec {
 
 /// The pairs of the R elements of a head that rotate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RotatedPairs {
+pub(crate) enum RotatedPairs {
     /// Numbers i and i + R/2.
     Halves,
     /// Elements 2i and 2i + 1 of the first R elements rotate together. The value is R. The rows of
@@ -70,14 +73,14 @@ impl RotatedPairs {
         weights: &mut Weights,
         parts: &[(&str, i32)],
         sizes: Sizes,
+        input: i32,
         bias: bool,
     ) -> Result<Linear, LoadError> {
-        let hidden = sizes.hidden_size;
         match self {
-            Self::Halves => Linear::load_joined(weights, parts, hidden, bias),
+            Self::Halves => Linear::load_joined(weights, parts, input, bias),
             Self::Neighbours(rotary_dim) => {
                 let order = || in_halves(rotary_dim, sizes);
-                Linear::load_ordered(weights, parts, hidden, bias, Some(&order))
+                Linear::load_ordered(weights, parts, input, bias, Some(&order))
             }
         }
     }
@@ -95,7 +98,7 @@ fn in_halves(rotary_dim: i32, Sizes { n_heads, n_kv_heads, head_dim, .. }: Sizes
     (0..rotated).flat_map(of_head).chain(values).collect()
 }
 
-pub(super) struct Attention {
+pub(crate) struct Attention {
     /// Heads of D: queries (each with its gate behind it), keys, values.
     qkv_proj: Linear,
     o_proj: Linear,
@@ -107,7 +110,7 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub(super) fn load(
+    pub(crate) fn load(
         weights: &mut Weights,
         name: &str,
         sizes: Sizes,
@@ -121,7 +124,8 @@ impl Attention {
         let q_rows = if spec.gated { 2 * wide } else { wide };
         let qkv = [(q.as_str(), q_rows), (&k, narrow), (&v, narrow)];
         // The projections first: their shapes tell whether the checkpoint has this number of heads.
-        let qkv_proj = spec.pairs.load(weights, &qkv, sizes, spec.qkv_bias)?;
+        let input = spec.inputs * hidden_size;
+        let qkv_proj = spec.pairs.load(weights, &qkv, sizes, input, spec.qkv_bias)?;
         let o_proj = Linear::load(weights, &o, hidden_size, wide, spec.output_bias)?;
         let mut norm = |parts: [&str; 2]| {
             let [q_norm, k_norm] = parts.map(|part| format!("{name}.{part}"));
@@ -153,9 +157,9 @@ impl Attention {
         Ok(Self { qkv_proj, o_proj, rotation, heads, gated: spec.gated })
     }
 
-    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are rotated by their positions, if they
-    /// rotate.
-    pub(super) fn apply<O: LayerOps>(
+    /// `x` `[R, inputs · hidden]` → `[R, hidden]`: queries and keys are rotated by their positions,
+    /// if they rotate.
+    pub(crate) fn apply<O: LayerOps>(
         &self,
         ops: &mut O,
         layer: usize,
@@ -180,7 +184,7 @@ impl Attention {
     ///
     /// The other rows' queries are computed and left unused, because one product gives queries, keys
     /// and values. That matters for prompts alone, where a target computes many more layers.
-    pub(super) fn forward_queries(
+    pub(crate) fn forward_queries(
         &self,
         layer: usize,
         x: &Array,

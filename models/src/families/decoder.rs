@@ -388,6 +388,7 @@ impl Decoder {
                 head: self.lm_head.as_ref(),
                 embedding_factor: parts.embedding_factor,
                 softcap: parts.softcap,
+                is_final_normed: true,
             };
             recorder.finish(x, &tail)
         };
@@ -419,7 +420,10 @@ impl Decoder {
         let rotations = self.parts.ropes.iter().map(|rope| rope.numbers(&batch.positions));
         let rotations = rotations.collect::<Result<Vec<_>>>()?;
         let images = self.parts.image_rows.spans(&batch.overrides)?;
-        on_cpu::Pass { program, batch, wants, rotations, embedded, additions, images }.forward(kv)
+        let given = None;
+        let pass =
+            on_cpu::Pass { program, batch, wants, rotations, embedded, given, additions, images };
+        pass.forward(kv)
     }
 
     /// Refuses hidden states of layers that the model has not.

@@ -51,7 +51,7 @@ pub(crate) use ops::{AttentionHeads, HeadRotation, LayerOps, gated_mlp};
 pub use positions::Positions;
 #[cfg(target_os = "linux")]
 pub(crate) use program::{
-    PassInputs, PassPlaces, PassReads, PassRotation, PassWrites, Program, Recorder, Tail,
+    PassInputs, PassPlaces, PassReads, PassRotation, PassWrites, Program, Recorder, Tail, Value,
 };
 pub(crate) use quantized_parts::{ExpertParts, QuantizedParts};
 pub(crate) use recurrent::fold_accepted;

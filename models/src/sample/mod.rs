@@ -24,8 +24,8 @@ mod selection;
 
 pub use constraint::{Constraint, IdSet};
 pub use logprobs::Logprobs;
-pub(crate) use propose::draw;
 pub use propose::{DraftedIds, propose, softcap};
+pub(crate) use propose::{are_greedy, draw};
 pub use selection::TokenSelection;
 
 use mlx_rs::Array;

@@ -91,17 +91,21 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<DraftedIds> {
             logits.dim(0)
         )));
     }
-    // Margins and log-probabilities are reported of the target's choices, not of drafts.
-    let greedy = |block: &Block<'_>| {
-        RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph()
-    };
-    if blocks.iter().all(greedy) {
+    if are_greedy(blocks) {
         let vocab = logits.dim(1);
         let limit =
             blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
         return Ok(DraftedIds::InGraph(Largest::of(logits, limit)?.ids()?));
     }
     sampled(logits, blocks).map(DraftedIds::OnHost)
+}
+
+/// Whether [`propose`] leaves the drafts of these blocks in the graph.
+pub(crate) fn are_greedy(blocks: &[Block<'_>]) -> bool {
+    // Margins and log-probabilities are reported of the target's choices, not of drafts.
+    blocks
+        .iter()
+        .all(|block| RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph())
 }
 
 /// The drafts of `blocks` by their sampling rules, chosen on the host from each row's best

@@ -322,7 +322,7 @@ impl Assistant {
         shared: &SharedRows,
         hidden: Array,
         kv: &mut KvStore,
-    ) -> Result<Chains> {
+    ) -> Result<Chains<'_>> {
         let vocab = self.info().vocab.unwrap_or(0) as u32;
         let mut chains = Chains::new(&batch.parts, vocab, |at| rows.has_begin[at]);
         let blocks = batch.parts.iter().zip(&rows.has_begin).filter(|(_, begins)| **begins);

@@ -209,7 +209,8 @@ impl Dspark {
             first[at] = first[at - 1] + blocks[at - 1].1.rows - 1;
         }
         let parts: Vec<DraftPart> = blocks.iter().map(|(part, _)| *part).collect();
-        let mut chains = Chains::new(&parts, self.vocab as u32, |_| true);
+        let mut chains =
+            Chains::new(&parts, self.vocab as u32, |_| true).among(self.reduced.as_ref());
         let bonus: Vec<u32> = blocks.iter().map(|(_, block)| block.bonus_id).collect();
         let mut before = Array::from_slice(&bonus, &[bonus.len() as i32]);
         let (mut rows, mut confidences) = (first.clone(), vec![]);
@@ -227,9 +228,9 @@ impl Dspark {
         Ok(drafts)
     }
 
-    /// Scores of n rows after the tokens `before` `[n]`: logits `[n, vocab]`, float32, and
-    /// confidence `[n]`, if the drafter estimates it. `hidden` `[n, hidden]`, `logits` `[n, draft
-    /// vocabulary]`.
+    /// Scores of n rows after the tokens `before` `[n]`: logits as `logits` `[n, draft
+    /// vocabulary]`, float32, and confidence `[n]`, if the drafter estimates it. `hidden` `[n,
+    /// hidden]`.
     fn link(
         &self,
         hidden: &Array,
@@ -240,9 +241,6 @@ impl Dspark {
         let pairs = pairs.transpose()?;
         if let (Some(head), Some(pairs)) = (&self.markov_head, &pairs) {
             logits = logits.add(head.markov_w2.forward(pairs)?.as_dtype(Dtype::Float32)?)?;
-        }
-        if let Some(reduced) = &self.reduced {
-            logits = reduced.spread(&logits)?;
         }
         let confidence =
             self.confidence_head.as_ref().map(|head| head.forward(hidden, pairs.as_ref()));

@@ -1,6 +1,7 @@
 //! config.json of an EAGLE-3 drafter in the speculators layout: the layer's config lies in
 //! `transformer_layer_config`. What would be computed wrongly is refused here, with what was found.
 
+use paceline_checkpoint::families::Sizes;
 use serde::Deserialize;
 
 use crate::load::{ConfigJson, LoadError};
@@ -59,6 +60,22 @@ struct ProposalMethod {
 }
 
 impl Config {
+    /// Sizes of the layer, as those of a model of one layer.
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes {
+            hidden_size: self.hidden_size,
+            n_layers: 1,
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+            vocab_size: self.vocab,
+            context: self.context,
+            rms_norm_eps: self.rms_norm_eps,
+            tie_word_embeddings: false,
+            window: None,
+        }
+    }
+
     /// Whether a config.json is that of an EAGLE-3 drafter in the speculators layout.
     pub(super) fn is_eagle3(config: &ConfigJson) -> Result<bool, LoadError> {
         let name: Option<String> = config.optional("speculators_model_type")?;

@@ -7,18 +7,26 @@ mod config;
 mod layer;
 
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 use mlx_rs::{Array, Dtype};
 
 use config::Config;
 use layer::{Features, Layer};
 
+#[cfg(target_os = "linux")]
+use super::next_token::Given;
 use super::next_token::{NextToken, NextTokenModel, Scores};
 use super::vocabulary::{BadOffset, RowsById};
 use super::{Borrows, DraftFacts, DraftInfo, DrafterFiles, Kind, all_tensors};
+#[cfg(target_os = "linux")]
+use crate::error::ModelError;
 use crate::error::Result;
 use crate::kv::{GrowingKv, KvStore};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, RopeTables, SectionOrder};
+#[cfg(target_os = "linux")]
+use crate::layers::{Program, Recorder, Tail};
 use crate::load::{CheckpointError, LoadError, Weights};
 use crate::segment::QuerySegments;
 
@@ -53,16 +61,6 @@ impl DraftVocabulary {
         weights.skip_tensor("t2d");
         let lm_head = Linear::load(weights, "lm_head", draft_vocab, hidden_size, false)?;
         Ok(Self { lm_head, rows })
-    }
-
-    /// Logits of the target's ids `[rows, vocab]`, float32, of `normed` `[rows, hidden]`: −∞ for an
-    /// id that cannot be proposed.
-    fn logits(&self, normed: &Array) -> Result<Array> {
-        let logits = self.lm_head.forward(normed)?.as_dtype(Dtype::Float32)?;
-        match &self.rows {
-            Some(rows) => rows.spread(&logits),
-            None => Ok(logits),
-        }
     }
 }
 
@@ -120,6 +118,9 @@ fn check_tensors(weights: &Weights<'_>, sizes: &Config) -> Result<(), LoadError>
 /// The weights of an EAGLE-3 drafter.
 struct Eagle3 {
     facts: DraftFacts,
+    /// Numbers of a row of the layer.
+    #[cfg(target_os = "linux")]
+    width: usize,
     norm_output: bool,
     rope: Rope,
     embed_tokens: Embedding,
@@ -127,6 +128,9 @@ struct Eagle3 {
     layer: Layer,
     norm: RmsNorm,
     vocabulary: DraftVocabulary,
+    /// All of it as functions of the processor, by what they are given.
+    #[cfg(target_os = "linux")]
+    programs: Option<[Arc<Program>; 2]>,
 }
 
 impl Eagle3 {
@@ -148,12 +152,69 @@ impl Eagle3 {
         let layer = Layer::load(&mut weights, &sizes)?;
         let norm = RmsNorm::load(&mut weights, "norm", hidden_size, sizes.rms_norm_eps)?;
         let vocabulary = DraftVocabulary::load(&mut weights, &sizes)?;
+        #[cfg(target_os = "linux")]
+        let rehearses = weights.rehearses();
         weights.finish()?;
         let Config { n_kv_heads: n_kv, head_dim, norm_output, .. } = sizes;
         let kv = GrowingKv { n_kv, key_dim: head_dim, value_dim: head_dim, window: None };
         let info = info(&sizes, dir, weight_bytes);
         let facts = DraftFacts { info, kv_layers: vec![kv.into()], dtype };
-        Ok(Self { facts, norm_output, rope, embed_tokens, features, layer, norm, vocabulary })
+        let drafter = Self {
+            facts,
+            #[cfg(target_os = "linux")]
+            width: hidden_size as usize,
+            norm_output,
+            rope,
+            embed_tokens,
+            features,
+            layer,
+            norm,
+            vocabulary,
+            #[cfg(target_os = "linux")]
+            programs: None,
+        };
+        #[cfg(target_os = "linux")]
+        let programs = if rehearses { None } else { drafter.recorded() };
+        #[cfg(target_os = "linux")]
+        let drafter = Self { programs, ..drafter };
+        Ok(drafter)
+    }
+
+    /// The programs, if the processor computes the drafter in float32. A drafter that cannot be
+    /// recorded runs as MLX's graph.
+    #[cfg(target_os = "linux")]
+    fn recorded(&self) -> Option<[Arc<Program>; 2]> {
+        if self.facts.dtype != Dtype::Float32 || !crate::device::allows_nodes() {
+            return None;
+        }
+        let record = |given| self.program_of(given).map(Arc::new);
+        let programs =
+            record(Given::TargetStates).and_then(|first| Ok([first, record(Given::OwnRows)?]));
+        let unrecorded = |reason: &ModelError| {
+            tracing::warn!(%reason, "the drafter runs as MLX's graph, which is slower");
+        };
+        programs.inspect_err(unrecorded).ok()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn program_of(&self, given: Given) -> Result<Program> {
+        let (mut ops, embeddings) = Recorder::new(self.width);
+        let hidden = match given {
+            Given::TargetStates => {
+                self.features.record(&mut ops, self.facts.info.feature_width() as usize)?
+            }
+            Given::OwnRows => ops.given(0..self.width),
+        };
+        let x = self.layer.record(&mut ops, &embeddings, &hidden)?;
+        let tail = Tail {
+            embedding: &self.embed_tokens,
+            norm: &self.norm,
+            head: Some(&self.vocabulary.lm_head),
+            embedding_factor: 1.0,
+            softcap: None,
+            is_final_normed: self.norm_output,
+        };
+        ops.finish(x, &tail)
     }
 }
 
@@ -174,6 +235,19 @@ impl NextTokenModel for Eagle3 {
         self.embed_tokens.rows_of(ids)
     }
 
+    fn proposed(&self) -> Option<&RowsById> {
+        self.vocabulary.rows.as_ref()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn program(&self, given: Given) -> Option<&Arc<Program>> {
+        let [of_states, of_rows] = self.programs.as_ref()?;
+        Some(match given {
+            Given::TargetStates => of_states,
+            Given::OwnRows => of_rows,
+        })
+    }
+
     fn layer(
         &self,
         embeddings: &Array,
@@ -187,8 +261,89 @@ impl NextTokenModel for Eagle3 {
 
     fn scores(&self, output: &Array) -> Result<Scores> {
         let normed = self.norm.forward(output)?;
-        let logits = self.vocabulary.logits(&normed)?;
+        let logits = self.vocabulary.lm_head.forward(&normed)?.as_dtype(Dtype::Float32)?;
         let hidden = if self.norm_output { normed } else { output.clone() };
         Ok(Scores { logits, hidden })
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use crate::device::{DeviceChoice, choose};
+    use crate::draft::{
+        BlockRequest, DraftBatch, DraftOptions, DraftPart, Drafter, Proposal, load_draft,
+    };
+    use crate::families::PASSES;
+    use crate::segment::SequenceId;
+
+    use super::*;
+
+    /// Rows of context and of a block; no rows of a block: none.
+    type Part = (u64, i32, i32);
+
+    /// The drafts of some steps, each of which reads its parts together.
+    fn drafts(drafter: &dyn Drafter, kv: &mut KvStore, steps: &[Vec<Part>]) -> Vec<Vec<u32>> {
+        let width = drafter.info().feature_width();
+        let mut drafts = vec![];
+        for (at, step) in steps.iter().enumerate() {
+            let mut batch = DraftBatch::default();
+            let mut states = vec![];
+            for (sequence, context, block) in step {
+                let sequence = SequenceId(*sequence);
+                let position = kv.length(sequence).unwrap_or_else(|| {
+                    kv.open(sequence).expect("new");
+                    0
+                });
+                let id = |row: i32| (row * 7 + at as i32) as u32 % 40;
+                batch.ids.extend((position..position + context).map(id));
+                let numbers = (0..context * width).map(|n| ((n * 37 + position) as f32).sin());
+                states.extend(numbers);
+                let block = BlockRequest::greedy(*block, id(position + context));
+                let (context, next_id) = (*context, Some(id(position + context)));
+                batch.parts.push(DraftPart { sequence, position, context, next_id, block });
+            }
+            let rows = states.len() as i32 / width;
+            batch.hidden_states = (rows > 0).then(|| Array::from_slice(&states, &[rows, width]));
+            match drafter.propose(&batch, kv).expect("drafts") {
+                Some(Proposal::Tokens(of_parts)) => {
+                    drafts.extend(of_parts.into_iter().map(|draft| draft.ids));
+                }
+                None => {}
+                Some(other) => panic!("expected tokens, found {other:?}"),
+            }
+        }
+        drafts
+    }
+
+    #[test]
+    fn the_programs_draft_what_mlx_s_graph_drafts() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let steps = [
+            // A prompt, which the graph reads in both ways; cycles; a block of rows that were read.
+            vec![(1, 40, 4)],
+            vec![(1, 2, 4)],
+            vec![(1, 3, 0)],
+            vec![(1, 0, 3)],
+            // Sessions together, whose blocks are of different lengths.
+            vec![(2, 5, 2), (3, 1, 0), (4, 6, 4)],
+            vec![(1, 1, 3), (2, 2, 4), (3, 1, 2), (4, 1, 2)],
+        ];
+        for name in ["eagle3-llama", "eagle3-qwen3"] {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+            let drafter = load_draft(&dir, "auto", None, DraftOptions::default(), &mut |_, _| {});
+            let drafter = drafter.expect("loads");
+            let store =
+                || KvStore::new(&drafter.kv_layers(), drafter.dtype(), 512).expect("a store");
+            let [mut by_program, mut by_graph] = [store(), store()];
+            by_graph.refuse_passes();
+            let before = PASSES.get();
+            let found = drafts(drafter.as_ref(), &mut by_program, &steps);
+            // One for each step but the prompt's, and one for each draft after a step's first.
+            assert_eq!(PASSES.get() - before, 5 + 2 + 2 + 1 + 2 + 2, "{name}");
+            assert_eq!(found, drafts(drafter.as_ref(), &mut by_graph, &steps), "{name}");
+            assert_eq!(PASSES.get() - before, 14, "{name}");
+            let lengths: Vec<usize> = found.iter().map(Vec::len).collect();
+            assert_eq!(lengths, [3, 3, 2, 1, 3, 2, 3, 1, 1], "{name}");
+        }
     }
 }

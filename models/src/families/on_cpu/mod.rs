@@ -13,18 +13,20 @@ use crate::kv::{KvStore, PassArrays, PassMemory};
 use crate::layers::{PassInputs, PassPlaces, PassRotation, Program, RotationNumbers};
 
 /// What a pass of a program gets beside the store.
-pub(super) struct Pass<'a> {
-    pub(super) program: &'a Arc<Program>,
-    pub(super) batch: &'a Batch,
-    pub(super) wants: &'a Wants,
+pub(crate) struct Pass<'a> {
+    pub(crate) program: &'a Arc<Program>,
+    pub(crate) batch: &'a Batch,
+    pub(crate) wants: &'a Wants,
     /// For each rope of the model.
-    pub(super) rotations: Vec<RotationNumbers>,
+    pub(crate) rotations: Vec<RotationNumbers>,
     /// Embeddings of all rows, if some do not come from ids.
-    pub(super) embedded: Option<Array>,
+    pub(crate) embedded: Option<Array>,
+    /// Numbers that are given for each row, if the program reads some.
+    pub(crate) given: Option<Array>,
     /// What images add to the rows after a layer.
-    pub(super) additions: Vec<(usize, Array)>,
+    pub(crate) additions: Vec<(usize, Array)>,
     /// Rows of images that attend to one another both ways.
-    pub(super) images: Vec<Range<i32>>,
+    pub(crate) images: Vec<Range<i32>>,
 }
 
 /// What the node's function knows when it is made. Its other inputs are arrays.
@@ -36,6 +38,7 @@ struct Known {
     rotations: Vec<RotationNumbers>,
     places: PassPlaces,
     is_embedded: bool,
+    is_given: bool,
     tapes: usize,
     /// Layers after which images add something.
     additions: Vec<usize>,
@@ -45,10 +48,11 @@ struct Known {
 }
 
 impl Known {
-    /// `rows`: embedded rows if there are some, tapes, additions. `numbers`: ids if they are an
+    /// `rows`: embedded and given rows if there are some, tapes, additions. `numbers`: ids if they are an
     /// input.
     fn run(&self, rows: &[HostRows<'_>], numbers: &[HostNumbers<'_>], outputs: &mut [&mut [f32]]) {
         let (embedded, rows) = rows.split_at(usize::from(self.is_embedded));
+        let (given, rows) = rows.split_at(usize::from(self.is_given));
         let (tapes, additions) = rows.split_at(self.tapes);
         let ids = match numbers {
             [HostNumbers::Uint32(ids)] => ids,
@@ -58,6 +62,7 @@ impl Known {
             rows: self.rows,
             ids,
             embedded: embedded.first().copied(),
+            given: given.first().copied(),
             rotations: self
                 .rotations
                 .iter()
@@ -76,7 +81,7 @@ impl Known {
 
 impl Pass<'_> {
     /// Writes the rows of the batch into the store, and computes what is wanted. Lazy.
-    pub(super) fn forward(self, kv: &mut KvStore) -> Result<Forward> {
+    pub(crate) fn forward(self, kv: &mut KvStore) -> Result<Forward> {
         #[cfg(test)]
         tests::PASSES.with(|passes| passes.set(passes.get() + 1));
         let segments = &self.batch.segments;
@@ -85,7 +90,7 @@ impl Pass<'_> {
     }
 
     fn node(self, memory: PassMemory) -> Result<(PassArrays, Forward)> {
-        let Self { program, batch, wants, rotations, embedded, additions, .. } = self;
+        let Self { program, batch, wants, rotations, embedded, given, additions, .. } = self;
         let PassMemory { places, arrays, tapes, tape_widths } = memory;
         let rows = batch.ids.len();
         let features = wants.hidden_states.as_ref().map_or(vec![], |wanted| wanted.layers.clone());
@@ -100,6 +105,7 @@ impl Pass<'_> {
             ids: if ids.is_some() { vec![] } else { batch.ids.clone() },
             rotations,
             is_embedded: embedded.is_some(),
+            is_given: given.is_some(),
             tapes: tapes.len(),
             additions: additions.iter().map(|(layer, _)| *layer).collect(),
             features,
@@ -109,7 +115,7 @@ impl Pass<'_> {
         };
         let tape_count = if known.places.tape_rows > 0 { tape_widths.len() } else { 0 };
         let feature_count = known.features.len();
-        let inputs = arrays.iter().chain(&embedded).chain(&tapes);
+        let inputs = arrays.iter().chain(&embedded).chain(&given).chain(&tapes);
         let inputs: Vec<&Array> = inputs.chain(additions.iter().map(|(_, rows)| rows)).collect();
         let made = node(&inputs, ids.as_ref(), &shapes, arrays.len(), known)?;
         let mut made = made.into_iter();
@@ -178,4 +184,4 @@ fn node(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

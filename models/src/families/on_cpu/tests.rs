@@ -15,7 +15,7 @@ use super::*;
 
 thread_local! {
     /// Passes of programs on this thread: a model that was not recorded makes none.
-    pub(super) static PASSES: Cell<usize> = const { Cell::new(0) };
+    pub(crate) static PASSES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Every target among the golden files. Those with experts come last.

@@ -27,7 +27,7 @@ use crate::device::SCRATCH_BYTES;
 use held::{ExpertWeights, Floats, Product, Table};
 use run::Scratch;
 
-pub(crate) use record::{Recorder, Tail};
+pub(crate) use record::{Recorder, Tail, Value};
 pub(crate) use run::{PassInputs, PassRotation};
 
 /// A norm's weight.
@@ -43,6 +43,10 @@ enum Function {
     Norm(Norm),
     /// Rows of a table of its own by the ids of the pass.
     Embedded(Table),
+    /// Numbers that the pass is given for each row, from this column on.
+    Given(usize),
+    /// Rows of all inputs side by side.
+    Beside,
     Product(Product),
     Add,
     Scale(f32),
@@ -169,6 +173,8 @@ pub(crate) struct Program {
     embedding_factor: f32,
     /// c of c · tanh(logit / c).
     softcap: Option<f32>,
+    /// Whether final hidden states are normed.
+    is_final_normed: bool,
     /// Number of recurrent layers.
     recurrent: usize,
     scratch: Mutex<Scratch>,

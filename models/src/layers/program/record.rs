@@ -44,6 +44,8 @@ pub(crate) struct Tail<'a> {
     pub(crate) embedding_factor: f32,
     /// c of c · tanh(logit / c).
     pub(crate) softcap: Option<f32>,
+    /// Whether final hidden states are normed; else they are the last layer's output.
+    pub(crate) is_final_normed: bool,
 }
 
 impl Recorder {
@@ -83,11 +85,23 @@ impl Recorder {
             head,
             embedding_factor: tail.embedding_factor,
             softcap: tail.softcap,
+            is_final_normed: tail.is_final_normed,
             recurrent,
             scratch: Mutex::new(Scratch::default()),
         };
         program.collapse();
         Ok(program)
+    }
+
+    /// These columns of the numbers that a pass is given for each row.
+    pub(crate) fn given(&mut self, columns: Range<usize>) -> Value {
+        self.step(Function::Given(columns.start), &[], columns.len())
+    }
+
+    /// Rows of all parts side by side.
+    pub(crate) fn beside(&mut self, parts: &[Value]) -> Value {
+        let width = parts.iter().map(|part| self.width(*part)).sum();
+        self.step(Function::Beside, parts, width)
     }
 
     fn step(&mut self, function: Function, inputs: &[Value], width: usize) -> Value {

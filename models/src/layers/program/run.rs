@@ -81,6 +81,8 @@ pub(crate) struct PassInputs<'a> {
     pub(crate) ids: &'a [u32],
     /// Embeddings of the rows, if some do not come from ids.
     pub(crate) embedded: Option<HostRows<'a>>,
+    /// Numbers that are given for each row, if the program reads some.
+    pub(crate) given: Option<HostRows<'a>>,
     /// For each rope of the model.
     pub(crate) rotations: Vec<PassRotation<'a>>,
     pub(crate) places: &'a PassPlaces,
@@ -92,7 +94,7 @@ pub(crate) struct PassInputs<'a> {
     pub(crate) features: &'a [usize],
     /// Rows whose logits are wanted.
     pub(crate) logit_rows: &'a [i32],
-    /// Rows whose hidden states after the last norm are wanted.
+    /// Rows whose final hidden states are wanted.
     pub(crate) final_rows: &'a [i32],
 }
 
@@ -188,7 +190,14 @@ impl Program {
         if !inputs.final_rows.is_empty()
             && let Some(out) = rest.next()
         {
-            norm(inputs.final_rows, out);
+            match self.is_final_normed {
+                true => norm(inputs.final_rows, out),
+                false => {
+                    for (row, out) in inputs.final_rows.iter().zip(out.chunks_exact_mut(hidden)) {
+                        out.copy_from_slice(&x[*row as usize * hidden..][..hidden]);
+                    }
+                }
+            }
         }
     }
 }
@@ -234,6 +243,21 @@ fn compute(
             rows::norm(|at| row(&x, at), norm.weight.numbers(), norm.eps, out);
         }
         Function::Embedded(table) => table.rows(pass.ids, width, out),
+        Function::Given(column) => {
+            let given = pass.given.iter().flat_map(|given| (0..pass.rows).map(|at| given.row(at)));
+            for (out, given) in out.chunks_exact_mut(width).zip(given) {
+                out.copy_from_slice(&given[*column..][..width]);
+            }
+        }
+        Function::Beside => {
+            let mut first = 0;
+            for part in (0..step.inputs.len()).map(|input| inputs.rows(input)) {
+                for (at, out) in out.chunks_exact_mut(width).enumerate() {
+                    out[first..][..part.length].copy_from_slice(row(&part, at));
+                }
+                first += part.length;
+            }
+        }
         Function::Product(product) => product.compute(inputs.rows(0), out),
         Function::Add => rows::add(inputs.numbers(0), inputs.numbers(1), width, out),
         Function::Scale(factor) => {
