@@ -9,8 +9,9 @@
 //!    └───────────────────────────────────────────────┘
 //! ```
 //! `intake` takes commands and admits requests. `schedule` gives them memory and chooses the next
-//! step. `run` computes it and sends its tokens. `draft` exchanges hidden states and proposals with
-//! the drafter. `report` writes the figures that heartbeats carry.
+//! step. `run` computes it. `draft` exchanges hidden states and proposals with the drafter. `report`
+//! sends tokens, whose readers share the drafter's cores, and writes the figures that heartbeats
+//! carry.
 
 mod command;
 mod draft;
@@ -244,9 +245,10 @@ impl Engine {
         self.log_lane_events();
     }
 
-    /// Copies states and pages to the prefix cache, sends what is pending, and writes figures. It is
-    /// the last phase, so that no client and no drafter waits for it.
+    /// Sends the tokens of the step, copies states and pages to the prefix cache, and writes figures.
+    /// It is the last phase, so that the drafter does not wait for it.
     fn report(&mut self) {
+        self.running.values_mut().for_each(|running| running.outlet.offer());
         self.keep_states();
         self.retain_some();
         self.flush_closing();

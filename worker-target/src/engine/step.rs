@@ -24,7 +24,7 @@ struct StepTime {
 }
 
 impl Engine {
-    /// Runs a step and sends its tokens.
+    /// Runs a step. Tokens of streams that end are sent, others in the last phase.
     pub(super) fn run_step(&mut self, step: &Step) {
         // Rows need the fewest products in the order of the store.
         let mut parts = step.parts.clone();
@@ -130,12 +130,9 @@ impl Engine {
         figures.cached_tokens = emission.served.cached_tokens;
         let batch = wire::token_batch(&emission, logprobs, &running.request, running.first_token);
         running.outlet.add(TokenBatch { step_end_ns, ..batch });
-        match emission.end {
-            Some(end) => {
-                self.retain_all(emission.key, &end.ids);
-                self.end(emission.key, RequestEnd::Finished);
-            }
-            None => running.outlet.offer(),
+        if let Some(end) = emission.end {
+            self.retain_all(emission.key, &end.ids);
+            self.end(emission.key, RequestEnd::Finished);
         }
     }
 }
