@@ -18,6 +18,11 @@ pub struct HostRows<'a> {
 }
 
 impl<'a> HostRows<'a> {
+    /// Rows of `length` numbers that lie one after another.
+    pub fn dense(data: &'a [f32], length: usize) -> Self {
+        Self { data, rows: data.len().checked_div(length).unwrap_or(0), stride: length, length }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.rows

@@ -225,13 +225,18 @@ pub struct BlockRequest {
     pub sampling: SamplingRule,
     /// The noise with which the target samples the sequence.
     pub noise: NoiseKey,
+    /// Probability, by the drafter's own logits, that all drafts so far are right, below which a
+    /// block whose drafts are chosen one after another ends before the last of them. 0: it never
+    /// does.
+    pub least_survival: f32,
 }
 
 impl BlockRequest {
-    /// A block of a greedy sequence; none for no rows.
+    /// A whole block of a greedy sequence; none for no rows.
     pub fn greedy(rows: i32, bonus_id: u32) -> Option<Self> {
         let noise = NoiseKey { seed: 0, sample: 0 };
-        (rows != 0).then_some(Self { rows, bonus_id, sampling: SamplingRule::GREEDY, noise })
+        let (sampling, least_survival) = (SamplingRule::GREEDY, 0.0);
+        (rows != 0).then_some(Self { rows, bonus_id, sampling, noise, least_survival })
     }
 }
 

@@ -25,15 +25,17 @@ use super::last_rows::LastRows;
 use super::vocabulary::RowsById;
 use super::{DraftBatch, DraftFacts, Drafter, Proposal};
 #[cfg(target_os = "linux")]
-use crate::batch::{Batch, PendingIds, Wants};
+use crate::batch::{Batch, Wants};
 use crate::error::{ModelError, Result};
 #[cfg(target_os = "linux")]
-use crate::families::Pass;
+use crate::families::{HostForward, Pass};
 use crate::kv::KvStore;
 #[cfg(target_os = "linux")]
 use crate::layers::Program;
 use crate::layers::{Positions, Rope, RopeTables};
 use crate::segment::{QuerySegments, Segment};
+#[cfg(target_os = "linux")]
+use crate::transfer::in_order;
 use crate::vision;
 
 /// Most rows of a pass by a program, in which all rows attend. More rows are the context of a prompt,
@@ -105,6 +107,23 @@ pub(super) struct Scores {
     pub(super) logits: Array,
     /// Input of the next row `[R, hidden]`.
     pub(super) hidden: Array,
+}
+
+/// Scores, where they were computed.
+enum Scored {
+    Graph(Scores),
+    #[cfg(target_os = "linux")]
+    Host(HostForward),
+}
+
+impl Scored {
+    fn choose(&self, chains: &mut Chains<'_>) -> Result<Option<ChainRows>> {
+        match self {
+            Self::Graph(scores) => chains.choose(&scores.logits),
+            #[cfg(target_os = "linux")]
+            Self::Host(made) => chains.choose_on_host(&made.logits),
+        }
+    }
 }
 
 /// A row to read.
@@ -267,16 +286,16 @@ impl<M: NextTokenModel> NextToken<M> {
     }
 
     /// Runs a program: the scores of the last row of each segment, as far as `queries` has 1 for it;
-    /// `None` without any.
+    /// `None` without any. `given`: numbers for each row.
     #[cfg(target_os = "linux")]
     fn pass(
         &self,
         program: &Arc<Program>,
         batch: &Batch,
         queries: &[i32],
-        given: &Array,
+        given: &[f32],
         kv: &mut KvStore,
-    ) -> Result<Option<Scores>> {
+    ) -> Result<Option<Scored>> {
         let ends = batch.segments.iter().scan(0, |end, segment| {
             *end += segment.length;
             Some(*end)
@@ -290,12 +309,11 @@ impl<M: NextTokenModel> NextToken<M> {
             wants: &wants,
             rotations: vec![self.model.rope().numbers(&batch.positions)?],
             embedded: None,
-            given: Some(given.as_dtype(self.dtype())?),
             additions: vec![],
             images: vec![],
         };
-        let made = pass.forward(kv)?;
-        Ok(made.logits.zip(made.final_hidden).map(|(logits, hidden)| Scores { logits, hidden }))
+        let made = pass.compute(given, kv)?;
+        Ok((!made.logits.is_empty()).then_some(Scored::Host(made)))
     }
 
     /// Reads the context: the scores of the last row of each block that begins; `None` without such
@@ -305,7 +323,7 @@ impl<M: NextTokenModel> NextToken<M> {
         context: &ContextRows,
         batch: &DraftBatch,
         kv: &mut KvStore,
-    ) -> Result<Option<Scores>> {
+    ) -> Result<Option<Scored>> {
         if context.places.segments.is_empty() {
             return Ok(None);
         }
@@ -326,7 +344,8 @@ impl<M: NextTokenModel> NextToken<M> {
                 segments: context.places.segments.clone(),
                 positions: row_positions(batch, places, model.rope().has_three_axes()),
             };
-            return self.pass(program, &rows, &context.places.queries, &given, kv);
+            let given = given.as_dtype(dtype)?;
+            return self.pass(program, &rows, &context.places.queries, &in_order(&given)?, kv);
         }
         let states = context.hidden(context.rows().copied(), states)?;
         let hidden = model.features(&states.as_dtype(dtype)?)?;
@@ -341,19 +360,19 @@ impl<M: NextTokenModel> NextToken<M> {
             embeddings = embeddings.multiply(reads)?;
         }
         let output = model.layer(&embeddings, &hidden, &context.places, &rope, kv)?;
-        output.map(|output| model.scores(&output)).transpose()
+        output.map(|output| model.scores(&output).map(Scored::Graph)).transpose()
     }
 
-    /// Reads the newest draft of the blocks that go on, each with its `hidden` row, which follows
-    /// from the row before: their scores.
+    /// Reads the newest draft of the blocks that go on, each with the hidden row of `before`, from
+    /// which the draft was chosen: their scores.
     fn step(
         &self,
         next: &ChainRows,
-        hidden: &Array,
+        before: Scored,
         batch: &DraftBatch,
         starts: &[i32],
         kv: &mut KvStore,
-    ) -> Result<Scores> {
+    ) -> Result<Scored> {
         let (mut positions, mut places) = (vec![], QuerySegments::default());
         for at in &next.parts {
             let part = &batch.parts[*at];
@@ -366,25 +385,32 @@ impl<M: NextTokenModel> NextToken<M> {
             places.queries.push(1);
         }
         let none = || ModelError::Batch("expected rows that are queries".into());
-        #[cfg(target_os = "linux")]
-        if let Some(program) = self.program(Given::OwnRows, positions.len(), kv) {
-            let pending =
-                PendingIds { rows: (0..positions.len() as i32).collect(), ids: next.id_array() };
-            let on_three_axes = self.model.rope().has_three_axes();
-            let rows = Batch {
-                ids: vec![0; positions.len()],
-                pending: Some(pending),
-                overrides: vec![],
-                segments: places.segments,
-                positions: row_positions(batch, positions.into_iter(), on_three_axes),
-            };
-            let scores = self.pass(program, &rows, &places.queries, hidden, kv)?;
-            return scores.ok_or_else(none);
-        }
+        let hidden = match before {
+            Scored::Graph(scores) => next.take(&scores.hidden)?,
+            #[cfg(target_os = "linux")]
+            Scored::Host(made) => {
+                let width = made.final_hidden.len() / made.rows.max(1);
+                let row = |row: &i32| &made.final_hidden[*row as usize * width..][..width];
+                let given = next.rows.iter().map(row).collect::<Vec<_>>().concat();
+                if let Some(program) = self.program(Given::OwnRows, positions.len(), kv) {
+                    let on_three_axes = self.model.rope().has_three_axes();
+                    let rows = Batch {
+                        ids: next.ids.on_host()?,
+                        pending: None,
+                        overrides: vec![],
+                        segments: places.segments,
+                        positions: row_positions(batch, positions.into_iter(), on_three_axes),
+                    };
+                    let scored = self.pass(program, &rows, &places.queries, &given, kv)?;
+                    return scored.ok_or_else(none);
+                }
+                Array::from_slice(&given, &[next.rows.len() as i32, width as i32])
+            }
+        };
         let rope = self.rotations(batch, positions.into_iter())?;
         let embeddings = self.model.embed(&next.id_array())?.as_dtype(self.dtype())?;
-        let output = self.model.layer(&embeddings, hidden, &places, &rope, kv)?;
-        self.model.scores(&output.ok_or_else(none)?)
+        let output = self.model.layer(&embeddings, &hidden, &places, &rope, kv)?;
+        self.model.scores(&output.ok_or_else(none)?).map(Scored::Graph)
     }
 
     fn draft(
@@ -397,10 +423,9 @@ impl<M: NextTokenModel> NextToken<M> {
         let read = self.read(&context, batch, kv)?;
         let chains = Chains::new(&batch.parts, self.vocab(), |at| context.begins[at]);
         let mut chains = chains.among(self.model.proposed());
-        if let Some(Scores { mut logits, mut hidden }) = read {
-            while let Some(next) = chains.choose(&logits)? {
-                let rows = next.take(&hidden)?;
-                Scores { logits, hidden } = self.step(&next, &rows, batch, starts, kv)?;
+        if let Some(mut scored) = read {
+            while let Some(next) = scored.choose(&mut chains)? {
+                scored = self.step(&next, scored, batch, starts, kv)?;
             }
         }
         let any = batch.parts.iter().any(|part| part.block.is_some());

@@ -22,8 +22,10 @@ pub(super) struct BadOffset {
 pub(super) struct RowsById {
     /// `[vocab]`: the row of each id, or one after the last for an id without one.
     rows: Array,
-    /// `[rows]`, uint32: the id of each row.
-    ids: Array,
+    /// The id of each row.
+    ids: Vec<u32>,
+    /// The same `[rows]`.
+    id_array: Array,
 }
 
 impl RowsById {
@@ -35,16 +37,18 @@ impl RowsById {
             rows[*id as usize] = row;
         }
         let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
-        Self { rows: Array::from_slice(&rows, &[vocab]), ids: Array::from_slice(&ids, &[count]) }
+        let rows = Array::from_slice(&rows, &[vocab]);
+        let id_array = Array::from_slice(&ids, &[count]);
+        Self { rows, ids, id_array }
     }
 
     /// The ids of these rows. Lazy.
     pub(super) fn ids_of(&self, rows: &DraftedIds) -> Result<DraftedIds> {
-        let rows = match rows {
-            DraftedIds::InGraph(rows) => rows.clone(),
-            DraftedIds::OnHost(rows) => Array::from_slice(rows, &[rows.len() as i32]),
-        };
-        Ok(DraftedIds::InGraph(self.ids.take_axis(rows, 0)?))
+        let id = |row: &u32| self.ids.get(*row as usize).copied().unwrap_or_default();
+        Ok(match rows {
+            DraftedIds::InGraph(rows) => DraftedIds::InGraph(self.id_array.take_axis(rows, 0)?),
+            DraftedIds::OnHost(rows) => DraftedIds::OnHost(rows.iter().map(id).collect()),
+        })
     }
 
     /// From what to add to the number of each row for its id.

@@ -420,10 +420,7 @@ impl Decoder {
         let rotations = self.parts.ropes.iter().map(|rope| rope.numbers(&batch.positions));
         let rotations = rotations.collect::<Result<Vec<_>>>()?;
         let images = self.parts.image_rows.spans(&batch.overrides)?;
-        let given = None;
-        let pass =
-            on_cpu::Pass { program, batch, wants, rotations, embedded, given, additions, images };
-        pass.forward(kv)
+        on_cpu::Pass { program, batch, wants, rotations, embedded, additions, images }.forward(kv)
     }
 
     /// Refuses hidden states of layers that the model has not.

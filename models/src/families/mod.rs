@@ -60,10 +60,10 @@ pub(crate) use decoder::TargetFiles;
 pub(crate) use gemma4::{AssistedLayers, AssistedTarget};
 pub(crate) use glm_block::{check_glm_ocr, glm_ocr_layer, glm_ocr_sizes};
 pub use hello::planned_hello;
-#[cfg(target_os = "linux")]
-pub(crate) use on_cpu::Pass;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use on_cpu::tests::PASSES;
+#[cfg(target_os = "linux")]
+pub(crate) use on_cpu::{HostForward, Pass};
 pub use prepared::{PreparedStep, prepare_next, take_prepared};
 pub(crate) use qwen3_5_block::{check_hybrid, hybrid_layer, hybrid_sizes, is_hybrid};
 pub(crate) use stored_norms::stored_norms;

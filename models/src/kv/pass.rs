@@ -101,6 +101,37 @@ impl KvStore {
         Ok(result)
     }
 
+    /// As [`KvStore::pass`], of layers with keys and values alone and now: `compute` is called with the
+    /// memory itself.
+    ///
+    /// # Errors
+    /// Those of [`KvStore::pass`], and memory that is not float32 in order.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn pass_on_host<T>(
+        &mut self,
+        segments: &[Segment],
+        compute: impl FnOnce(PassPlaces, &mut [&mut [f32]]) -> T,
+    ) -> Result<T> {
+        self.pass(segments, &[], |memory| {
+            let PassMemory { places, arrays, .. } = memory;
+            // Nothing that reads or writes them is pending after this.
+            mlx_rs::transforms::eval(&arrays)?;
+            let numbers = |array: &Array| {
+                let count = array.try_as_slice::<f32>()?.len();
+                // SAFETY: the array is evaluated, of this type and in order. The store is its owner
+                // and is borrowed, and each array has memory of its own. MLX writes an array's
+                // memory in place too where nothing else owns it.
+                Ok(unsafe {
+                    let place = mlx_sys::mlx_array_data_float32(array.as_ptr()).cast_mut();
+                    std::slice::from_raw_parts_mut(place, count)
+                })
+            };
+            let mut slices = arrays.iter().map(numbers).collect::<Result<Vec<_>>>()?;
+            let result = compute(places, &mut slices);
+            Ok((PassArrays { memory: arrays, tapes: vec![] }, result))
+        })
+    }
+
     /// For each layer with keys and values its reads, the same list for layers of one window.
     fn pass_reads(
         &self,

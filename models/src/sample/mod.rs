@@ -24,8 +24,10 @@ mod selection;
 
 pub use constraint::{Constraint, IdSet};
 pub use logprobs::Logprobs;
+#[cfg(target_os = "linux")]
+pub(crate) use propose::largest_on_host;
 pub use propose::{DraftedIds, propose, softcap};
-pub(crate) use propose::{are_greedy, draw};
+pub(crate) use propose::{are_greedy, draw, logprobs};
 pub use selection::TokenSelection;
 
 use mlx_rs::Array;

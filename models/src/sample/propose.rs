@@ -51,7 +51,8 @@ impl DraftedIds {
         self.ids().map(<[u32]>::to_vec)
     }
 
-    pub(super) fn array(&self) -> Option<&Array> {
+    /// The array of ids that are part of a graph.
+    pub(crate) fn in_graph(&self) -> Option<&Array> {
         match self {
             DraftedIds::OnHost(_) => None,
             DraftedIds::InGraph(ids) => Some(ids),
@@ -106,6 +107,46 @@ pub(crate) fn are_greedy(blocks: &[Block<'_>]) -> bool {
     blocks
         .iter()
         .all(|block| RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph())
+}
+
+/// Log-probabilities `[rows]`, float32, of the drafts `columns` by their `logits` `[rows, columns]`,
+/// one draft for each of `blocks`, at the temperature of its rule. Lazy.
+///
+/// # Errors
+/// MLX's own.
+pub(crate) fn logprobs(
+    logits: &Array,
+    columns: &DraftedIds,
+    blocks: &[Block<'_>],
+) -> Result<Array> {
+    let rows = blocks.len() as i32;
+    let temperature = |block: &Block<'_>| match block.rule.sampling.temperature {
+        0.0 => 1.0,
+        temperature => temperature,
+    };
+    let temperatures: Vec<f32> = blocks.iter().map(temperature).collect();
+    let logits = match temperatures.iter().all(|temperature| *temperature == 1.0) {
+        true => logits.clone(),
+        false => logits.divide(Array::from_slice(&temperatures, &[rows, 1]))?,
+    };
+    let columns = match columns {
+        DraftedIds::InGraph(columns) => columns.reshape(&[rows, 1])?,
+        DraftedIds::OnHost(columns) => Array::from_slice(columns, &[rows, 1]),
+    };
+    let chosen = take_along_axis(&logits, columns, -1)?.reshape(&[rows])?;
+    Ok(chosen.subtract(logits.logsumexp_axis(-1, false)?)?)
+}
+
+/// The place of the largest of some logits, and its log-probability. Some place, of which nothing is
+/// known, if one is not a number.
+#[cfg(target_os = "linux")]
+pub(crate) fn largest_on_host(logits: &[f32]) -> (u32, f32) {
+    let mut found = [0.0; 2];
+    paceline_cpu::rows::largest(|_| logits, logits.len(), &mut found);
+    let place = found[0].to_bits();
+    let most = logits.get(place as usize).copied().unwrap_or(f32::NAN);
+    let mass: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+    (place, -mass.ln())
 }
 
 /// The drafts of `blocks` by their sampling rules, chosen on the host from each row's best

@@ -111,7 +111,7 @@ impl TokenSelection {
             );
             return Err(ModelError::Batch(what));
         }
-        eval(self.arrays().chain(drafts.array()).chain(with.iter().copied()))?;
+        eval(self.arrays().chain(drafts.in_graph()).chain(with.iter().copied()))?;
         let best = self.best.as_ref().map(Largest::read).transpose()?;
         let values: &[f32] = on_host(self.host.as_ref())?;
         let mut drafts = drafts.ids()?;

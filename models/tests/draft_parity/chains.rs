@@ -60,7 +60,7 @@ impl Rule {
 
     pub fn block(self, rows: i32, bonus_id: u32) -> Option<BlockRequest> {
         let Self { sampling, noise } = self;
-        Some(BlockRequest { rows, bonus_id, sampling, noise })
+        Some(BlockRequest { rows, bonus_id, sampling, noise, least_survival: 0.0 })
     }
 }
 

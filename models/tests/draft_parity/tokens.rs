@@ -58,7 +58,8 @@ impl Rule {
     pub fn block(&self, rows: i32, bonus_id: u32) -> BlockRequest {
         let Self { temperature, top_k, top_p, min_p, seed, sample } = *self;
         let sampling = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
-        BlockRequest { rows, bonus_id, sampling, noise: NoiseKey { seed, sample } }
+        let noise = NoiseKey { seed, sample };
+        BlockRequest { rows, bonus_id, sampling, noise, least_survival: 0.0 }
     }
 }
 

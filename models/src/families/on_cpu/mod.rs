@@ -21,8 +21,6 @@ pub(crate) struct Pass<'a> {
     pub(crate) rotations: Vec<RotationNumbers>,
     /// Embeddings of all rows, if some do not come from ids.
     pub(crate) embedded: Option<Array>,
-    /// Numbers that are given for each row, if the program reads some.
-    pub(crate) given: Option<Array>,
     /// What images add to the rows after a layer.
     pub(crate) additions: Vec<(usize, Array)>,
     /// Rows of images that attend to one another both ways.
@@ -79,7 +77,51 @@ impl Known {
     }
 }
 
+/// What a pass gave that was computed at once.
+pub(crate) struct HostForward {
+    /// Number of the wanted rows.
+    pub(crate) rows: usize,
+    /// Logits of the wanted rows, one row after another.
+    pub(crate) logits: Vec<f32>,
+    /// Their final hidden states.
+    pub(crate) final_hidden: Vec<f32>,
+}
+
 impl Pass<'_> {
+    /// As [`Pass::forward`], computed at once on this thread, without MLX. For programs of layers with
+    /// keys and values alone, ids that are known, and no hidden states of layers. `given`: numbers for
+    /// each row.
+    pub(crate) fn compute(self, given: &[f32], kv: &mut KvStore) -> Result<HostForward> {
+        #[cfg(test)]
+        tests::PASSES.with(|passes| passes.set(passes.get() + 1));
+        let Self { program, batch, wants, rotations, .. } = self;
+        kv.pass_on_host(&batch.segments, |places, memory| {
+            let rows = batch.ids.len();
+            let known = Known {
+                program: program.clone(),
+                rows,
+                ids: batch.ids.clone(),
+                rotations,
+                places,
+                is_embedded: false,
+                is_given: true,
+                tapes: 0,
+                additions: vec![],
+                features: vec![],
+                logit_rows: wants.logit_rows.clone(),
+                final_rows: wants.final_hidden.clone(),
+            };
+            let mut logits = vec![0.0; wants.logit_rows.len() * program.vocab()];
+            let mut final_hidden = vec![0.0; wants.final_hidden.len() * program.hidden()];
+            let mut outputs: Vec<&mut [f32]> = memory.iter_mut().map(|part| &mut **part).collect();
+            outputs.extend((!logits.is_empty()).then_some(&mut *logits));
+            outputs.extend((!final_hidden.is_empty()).then_some(&mut *final_hidden));
+            let given = HostRows::dense(given, given.len() / rows.max(1));
+            known.run(&[given], &[], &mut outputs);
+            HostForward { rows: wants.logit_rows.len(), logits, final_hidden }
+        })
+    }
+
     /// Writes the rows of the batch into the store, and computes what is wanted. Lazy.
     pub(crate) fn forward(self, kv: &mut KvStore) -> Result<Forward> {
         #[cfg(test)]
@@ -90,7 +132,7 @@ impl Pass<'_> {
     }
 
     fn node(self, memory: PassMemory) -> Result<(PassArrays, Forward)> {
-        let Self { program, batch, wants, rotations, embedded, given, additions, .. } = self;
+        let Self { program, batch, wants, rotations, embedded, additions, .. } = self;
         let PassMemory { places, arrays, tapes, tape_widths } = memory;
         let rows = batch.ids.len();
         let features = wants.hidden_states.as_ref().map_or(vec![], |wanted| wanted.layers.clone());
@@ -105,7 +147,7 @@ impl Pass<'_> {
             ids: if ids.is_some() { vec![] } else { batch.ids.clone() },
             rotations,
             is_embedded: embedded.is_some(),
-            is_given: given.is_some(),
+            is_given: false,
             tapes: tapes.len(),
             additions: additions.iter().map(|(layer, _)| *layer).collect(),
             features,
@@ -115,7 +157,7 @@ impl Pass<'_> {
         };
         let tape_count = if known.places.tape_rows > 0 { tape_widths.len() } else { 0 };
         let feature_count = known.features.len();
-        let inputs = arrays.iter().chain(&embedded).chain(&given).chain(&tapes);
+        let inputs = arrays.iter().chain(&embedded).chain(&tapes);
         let inputs: Vec<&Array> = inputs.chain(additions.iter().map(|(_, rows)| rows)).collect();
         let made = node(&inputs, ids.as_ref(), &shapes, arrays.len(), known)?;
         let mut made = made.into_iter();

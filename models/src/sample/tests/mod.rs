@@ -232,7 +232,7 @@ fn a_perfect_draft_is_proposed_as_it_would_be_chosen() {
         let rows: Vec<f32> = (0..6).flat_map(|at| row(3 + at)).collect();
         let block = Block { rule: way.rule(&prompt, prompt.len()), drafted: 6 };
         let drafts = propose(&Array::from_slice(&rows, &[6, V]), &[block]).expect("drafts");
-        if let Some(array) = drafts.array() {
+        if let Some(array) = drafts.in_graph() {
             array.eval().expect("computes");
         }
         assert_eq!(drafts.ids().expect("computed"), tokens, "{way:?}");
