@@ -1,13 +1,15 @@
 """Trains drafters for SmolLM2, from nothing to checkpoints that are served.
 
     sh scripts/venv.sh
-    .venv-data/bin/python demo/smollm2/train/recipe.py --out DIR [--kinds eagle3] [--minutes 80] [--seed 0]
+    .venv-data/bin/python demo/smollm2/train/recipe.py --out DIR [--kinds eagle3] [--rounds 2] [--minutes 80] [--seed 0]
 
 1. Questions: the model makes user's messages of its own, after the beginning of its template. Others are made by prompts.py.
 2. Answers: by the model, half of them greedy, half at temperature 0.8, through the product's engine (models/examples/teacher.rs),
    which also writes the hidden states that a drafter reads.
+   Each round of data has other prompts: --rounds 2 keeps the first round and adds a second.
 3. The ids that can be proposed: the most frequent ones of these answers.
-4. Training of each kind; the learning rate falls over `--steps`.
+4. Training of each kind; the learning rate falls over `--steps`. --begin goes on from the weights of an earlier training, such as
+   one with fewer rounds.
 5. DIR/KIND: the checkpoint, its weights packed in `--bits`, and what it was made of (recipe.json).
 
 Each stage leaves files in DIR, and what is there is not made again: a run that was interrupted goes on where it was, with the same
@@ -60,6 +62,10 @@ def teacher(a, prompts, out, layers=()):
     subprocess.run(list(map(str, command)), cwd=ROOT, check=True)
 
 
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def write_lines(path, lines):
     if not path.exists():
         unfinished = path.with_suffix(".part")
@@ -80,15 +86,15 @@ def template_ids(tokenizer, messages):
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
-def own_questions(a, tokenizer, count):
+def own_questions(a, tokenizer, seed, folder, count):
     """User's messages that the model makes, each once."""
     marker = "\x00"
     head = tokenizer.apply_chat_template([{"role": "user", "content": marker}], tokenize=False).partition(marker)[0]
     ids = tokenizer(head, add_special_tokens=False)["input_ids"]
-    lines = [{"ids": ids, "temperature": 1.0, "seed": a.seed * 1_000_003 + at, "tokens": 80} for at in range(count)]
-    teacher(a, write_lines(a.out / "questions.jsonl", lines), a.out / "questions")
+    lines = [{"ids": ids, "temperature": 1.0, "seed": seed * 1_000_003 + at, "tokens": 80} for at in range(count)]
+    teacher(a, write_lines(folder / "questions.jsonl", lines), folder / "questions")
     questions = {}
-    for lengths, ids, _ in shards(a.out / "questions"):
+    for lengths, ids, _ in shards(folder / "questions"):
         begin = 0
         for first, end in lengths:
             text = tokenizer.decode(ids[begin + first: begin + end].tolist(), skip_special_tokens=True).strip()
@@ -98,27 +104,30 @@ def own_questions(a, tokenizer, count):
     return list(questions.values())
 
 
-def answers(a, tokenizer):
-    """All prompts with the model's answers, in files of a.out / "answers"."""
-    path = a.out / "prompts.jsonl"
+def answers(a, tokenizer, data_round):
+    """The prompts of a round with the model's answers → the folder of them, with the answers in `answers`."""
+    folder, seed = a.out / f"data-{data_round}", a.seed + data_round
+    folder.mkdir(exist_ok=True)
+    path = folder / "prompts.jsonl"
     if not path.exists():
-        r, made = random.Random(a.seed), Prompts(a.seed)
-        conversations = own_questions(a, tokenizer, a.prompts // 2)
+        r, made = random.Random(seed), Prompts(seed)
+        conversations = own_questions(a, tokenizer, seed, folder, a.prompts // 2)
         kinds = [KINDS[at % len(KINDS)] for at in range(a.prompts - len(conversations))]
         conversations += [made.one(kind) for kind in kinds]
         r.shuffle(conversations)
-        lines = [{"ids": template_ids(tokenizer, messages), "temperature": 0.8 * (at % 2), "seed": a.seed * 1_000_003 + at, "tokens": 320}
+        lines = [{"ids": template_ids(tokenizer, messages), "temperature": 0.8 * (at % 2), "seed": seed * 1_000_003 + at, "tokens": 320}
                  for at, messages in enumerate(conversations)]
         write_lines(path, (line for line in lines if len(line["ids"]) < 400))
-    teacher(a, path, a.out / "answers", a.layers)
+    teacher(a, path, folder / "answers", a.layers)
+    return folder
 
 
 class Texts:
     """All texts in memory, sorted by length. Every 24th is for the check and not trained on."""
 
-    def __init__(self, folder):
+    def __init__(self, folders):
         texts = []
-        for lengths, ids, states in shards(folder):
+        for lengths, ids, states in (shard for folder in folders for shard in shards(folder / "answers")):
             begin = 0
             for first, end in lengths:
                 # Two tokens of an answer at least: one to begin with, one to propose.
@@ -175,6 +184,8 @@ def train(kind, a, target, texts, ids):
     model = drafter(kind, a, target, ids)
     optimizers, path = Optimizers(model, muon_lr=0.02, adam_lr=2e-3), a.out / f"{kind}.pt"
     done, lines = 0, []
+    if a.begin and not path.exists():
+        model.load_state_dict(torch.load(a.begin)["model"])
     if path.exists():
         saved = torch.load(path)
         model.load_state_dict(saved["model"])
@@ -202,12 +213,11 @@ def train(kind, a, target, texts, ids):
     return model, lines
 
 
-def write(kind, a, model, lines, target):
+def write(kind, a, model, lines, target, data):
     config, weights = model.files(target.config["vocab_size"])
     digest = checkpoints.write(a.out / kind, config, weights, a.bits, a.group, a.model)
-    data = hashlib.sha256((a.out / "prompts.jsonl").read_bytes()).hexdigest()
-    recipe = {"seed": a.seed, "steps": a.steps, "prompts": a.prompts, "bits": a.bits, "prompts_sha256": data, "weights_sha256": digest,
-              "last": lines[-1]}
+    recipe = {"seed": a.seed, "begin_sha256": sha256(a.begin) if a.begin else None, "steps": a.steps, "prompts": a.prompts, "bits": a.bits,
+              "prompts_sha256": [sha256(folder / "prompts.jsonl") for folder in data], "weights_sha256": digest, "last": lines[-1]}
     (a.out / kind / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
     print(f"{a.out / kind} written", flush=True)
 
@@ -218,11 +228,13 @@ def main():
     p.add_argument("--model", type=Path, default=Path.home() / ".cache/paceline/models/smollm2", help="the target's directory")
     p.add_argument("--layers", default="1,14,26,29", help="layers whose outputs are read, from 0; the last one is the model's last")
     p.add_argument("--kinds", default="eagle3", help="with commas between")
-    p.add_argument("--prompts", type=int, default=2600)
+    p.add_argument("--prompts", type=int, default=1800, help="of each round of data")
+    p.add_argument("--rounds", type=int, default=1, help="of data")
     p.add_argument("--steps", type=int, default=1200, help=f"of about {POSITIONS_A_STEP} positions")
     p.add_argument("--vocabulary", type=int, default=8192, help="ids that can be proposed")
     p.add_argument("--bits", type=int, default=8)
     p.add_argument("--group", type=int, default=64)
+    p.add_argument("--begin", type=Path, help="a .pt file of an earlier training of the kind")
     p.add_argument("--minutes", type=float, help="end the training after this time")
     p.add_argument("--stop-at", type=int, help="end the training at this step, as if it was interrupted")
     p.add_argument("--teacher", type=Path, help="the built example of this name; default: cargo builds it")
@@ -233,8 +245,8 @@ def main():
     a.out = a.out.resolve()
     a.out.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(a.model)
-    answers(a, tokenizer)
-    texts, target = Texts(a.out / "answers"), checkpoints.TargetParts(a.model)
+    data = [answers(a, tokenizer, data_round) for data_round in range(a.rounds)]
+    texts, target = Texts(data), checkpoints.TargetParts(a.model)
     counts = texts.counts(target.config["vocab_size"])
     wanted = counts.clone()
     wanted[tokenizer.all_special_ids] = counts.max()  # what ends a text can be proposed, however rare it is
@@ -247,7 +259,7 @@ def main():
     for kind in kinds:
         model, lines = train(kind, a, target, texts, ids)
         if model:
-            write(kind, a, model, lines, target)
+            write(kind, a, model, lines, target, data)
 
 
 if __name__ == "__main__":
