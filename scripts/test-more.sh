@@ -18,12 +18,15 @@ export PACELINE_TEST_SHARE=more
 begun=$target/begun-beside.log
 sh scripts/published-templates.sh "$target/debug/published-templates" >"$begun" 2>&1 &
 published=$!
+sh scripts/venv.sh >>"$begun" 2>&1 &
+training=$!
 for list in tests/http_clients/*.txt; do
     name=$(basename "$list" .txt)
     fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
 done
-wait "$published" || true
+wait "$published" "$training" || true
 fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/published-templates.sh "$target/debug/published-templates"
+fetch TRAINING_SKIPPED "the packages that train drafters" sh scripts/venv.sh
 if [ "$(uname -s)" = Linux ]; then
     fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
     fetch DEBIAN_ROOT_SKIPPED "a clean system" sh scripts/debian-root.sh make "$target/debian-root"

