@@ -84,7 +84,7 @@ for name in $NAMES; do
     listed "$to/bin/${name%=*}"
 done
 
-for part in target drafter vision/target vision/drafter vision/images; do
+for part in target drafter smollm2/drafter vision/target vision/drafter vision/images; do
     mkdir -p "$to/share/paceline/demo/$part"
     for file in demo/"$part"/*; do
         [ ! -f "$file" ] || put 644 "$file" "$to/share/paceline/demo/$part/${file##*/}"

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             table(&rows),
             "NAME        HUB                                DOWNLOAD      MEMORY        FITS  HERE  DRAFTER\n\
-             smollm2     a Python package                   93 MB         about 500 MB  yes   yes   lookup\n\
+             smollm2     a Python package                   93 MB         about 500 MB  yes   yes   embedded\n\
              qwen3.5-4b  mlx-community/Qwen3.5-4B-MLX-4bit  about 3.1 GB  about 4.0 GB  no    no    z-lab/Qwen3.5-4B-DFlash; reads images\n"
         );
         let object = serde_json::to_value(row("qwen3.5-4b", None)).expect("plain");

@@ -1,15 +1,20 @@
 //! Models that are known to work, by short names. The table is `known.toml`, beside this file.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::embedded::demo_dir;
 use super::model_name::{ModelName, NameError};
 
 /// Name of the small language model that is served if nothing names another. `paceline pull smollm2`
 /// puts it into the user's cache.
 pub const SMOLLM2: &str = "smollm2";
+
+/// The drafter of a known model, if it lies with the programs.
+const EMBEDDED_DRAFTER: &str = "embedded";
 
 static TABLE: LazyLock<Vec<KnownModel>> = LazyLock::new(|| {
     #[derive(Deserialize)]
@@ -37,7 +42,8 @@ pub struct KnownModel {
     pub is_exact: bool,
     /// Bytes of weights and of the KV of a conversation, about.
     pub memory_bytes: u64,
-    /// Its drafter as `drafter.model` names one: a name of the hub, `target` or `lookup`.
+    /// Its drafter as `drafter.model` names one: a name of the hub, `target` or `lookup`; or
+    /// `embedded`.
     pub drafter: String,
     /// Whether it reads images.
     #[serde(default)]
@@ -63,6 +69,11 @@ impl KnownModel {
     /// The drafter's name on the hub, if it has files of its own.
     pub fn hub_drafter(&self) -> Option<ModelName> {
         ModelName::on_hub(&self.drafter).ok()
+    }
+
+    /// Directory of the drafter that lies with the programs, if the model has one.
+    pub fn embedded_drafter(&self) -> Option<PathBuf> {
+        (self.drafter == EMBEDDED_DRAFTER).then(|| demo_dir(&format!("{}/drafter", self.name)))?
     }
 
     /// Size of the download in words: `93 MB`, `about 2.3 GB`.
@@ -115,6 +126,7 @@ mod tests {
 
     use super::*;
     use crate::name::ModelRef;
+    use crate::places::missing_files;
 
     /// Drafters without files of their own.
     const WITHOUT_DIRECTORY: [&str; 2] = ["lookup", "target"];
@@ -136,8 +148,9 @@ mod tests {
                 }
                 None => assert_eq!(ModelRef::parse(name), ModelRef::Smollm2, "{name}"),
             }
-            let is_built_in = WITHOUT_DIRECTORY.contains(&row.drafter.as_str());
-            assert!(is_built_in || row.hub_drafter().is_some(), "{name}: {}", row.drafter);
+            let is_there = WITHOUT_DIRECTORY.contains(&row.drafter.as_str())
+                || row.embedded_drafter().is_some_and(|dir| missing_files(&dir).is_empty());
+            assert!(is_there || row.hub_drafter().is_some(), "{name}: {}", row.drafter);
         }
     }
 

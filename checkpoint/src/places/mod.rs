@@ -300,6 +300,9 @@ pub fn known_model(model: &ModelRef) -> Option<&'static KnownModel> {
     match model {
         ModelRef::Smollm2 => KnownModel::named(SMOLLM2),
         ModelRef::Named(name) => KnownModel::of_hub(name),
+        ModelRef::Directory(path) if path.ends_with("paceline/models/smollm2") => {
+            KnownModel::named(SMOLLM2)
+        }
         ModelRef::Directory(path) => KnownModel::of_hub(&ModelName::on_hub(&name_of(path)?).ok()?),
         _ => None,
     }

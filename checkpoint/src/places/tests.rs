@@ -274,6 +274,8 @@ fn a_revisions_directory_is_known_by_the_name_of_its_folder() {
         ("/c/paceline/models/mlx-community--Qwen3-8B-4bit/0123", Some("qwen3-8b")),
         ("/h/hub/models--mlx-community--Qwen3-8B-4bit/snapshots/0123", Some("qwen3-8b")),
         ("/models/qwen3-8b", None),
+        ("/c/paceline/models/smollm2", Some("smollm2")),
+        ("/models/smollm2", None),
         ("smollm2", Some("smollm2")),
         ("Qwen/Qwen3-8B", None),
         ("demo-target", None),

@@ -54,8 +54,9 @@ impl Config {
     /// This configuration with the target in the directory `model`. An embedded drafter goes with
     /// its own target alone, so it becomes [`AUTO_DRAFTER`] again.
     pub fn with_target(&self, model: &str) -> Self {
-        let embedded: Vec<PathBuf> =
-            EMBEDDED.iter().filter_map(EmbeddedModel::drafter_dir).collect();
+        let of_known = KnownModel::all().iter().filter_map(KnownModel::embedded_drafter);
+        let of_embedded = EMBEDDED.iter().filter_map(EmbeddedModel::drafter_dir);
+        let embedded: Vec<PathBuf> = of_embedded.chain(of_known).collect();
         let names = self.drafter.model.names().iter().map(|name| {
             match embedded.iter().any(|dir| dir.as_os_str() == name.as_str()) {
                 true => AUTO_DRAFTER.to_owned(),
@@ -113,8 +114,8 @@ impl Config {
         }
     }
 
-    /// The drafter that ships with the target: that of an embedded model, or that of a known one if
-    /// it is on this machine.
+    /// The drafter that ships with the target: that of an embedded model, that of a known one if it
+    /// lies with the programs, or if it is on this machine.
     pub(super) fn drafter_of_target(&self, places: &ModelPlaces) -> Option<DrafterChoice> {
         let target = ModelRef::parse(&self.target.model);
         let embedded = match &target {
@@ -125,9 +126,13 @@ impl Config {
         if let Some(model) = embedded {
             return model.drafter_dir().map(DrafterChoice::Directory);
         }
-        let KnownModel { drafter, .. } = known_model(&target)?;
+        let known = known_model(&target)?;
+        let KnownModel { drafter, .. } = known;
         if drafter == TARGET_HEAD {
             return Some(DrafterChoice::TargetHead);
+        }
+        if let Some(dir) = known.embedded_drafter() {
+            return Some(DrafterChoice::Directory(dir));
         }
         let there = places.locate(&ModelRef::parse(drafter));
         there.ok().filter(|_| drafter != LOOKUP).map(DrafterChoice::Directory)
@@ -317,16 +322,17 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_drafter_stays_with_the_embedded_target() {
-        let mut config = Config::default();
-        config.target.model = "demo-target".to_owned();
-        config.resolve_models().expect("the embedded models are there");
-        let embedded = config.drafter.model.names().to_vec();
-        assert_ne!(embedded, ["lookup"], "it was found");
-        let same = config.with_target("demo-target").drafter_choices();
-        assert_eq!(same.iter().map(DrafterChoice::name).collect::<Vec<_>>(), embedded);
-        let other = config.with_target("/models/b");
-        assert_eq!(other.drafter_choices(), [DrafterChoice::Lookup]);
+    fn a_drafter_that_lies_with_the_programs_stays_with_its_target() {
+        for target in ["demo-target", "smollm2"] {
+            let mut config = Config::default();
+            config.target.model = target.to_owned();
+            let own = config.drafter_choices();
+            assert_ne!(own, [DrafterChoice::Lookup], "{target}");
+            config.drafter.model = DrafterModels::one(own[0].name());
+            assert_eq!(config.with_target(target).drafter_choices(), own);
+            let other = config.with_target("/models/b");
+            assert_eq!(other.drafter_choices(), [DrafterChoice::Lookup], "{target}");
+        }
         let named = self::config("model = \"/d\"", &[]).expect("accepted").with_target("/models/b");
         assert_eq!(named.drafter.model.names(), ["/d"]);
     }

@@ -359,7 +359,10 @@ fn the_drafters_settings_are_accepted_without_warning() {
 #[test]
 fn an_embedded_drafter_goes_with_its_target_and_lookup_with_every_other() {
     let mut config = Config::default();
-    assert_eq!(config.drafter_choices(), [DrafterChoice::Lookup], "smollm2");
+    let of_smollm2 = DrafterChoice::Directory(demo_dir("smollm2/drafter").expect("there"));
+    assert_eq!(config.drafter_choices(), std::slice::from_ref(&of_smollm2), "smollm2");
+    config.target.model = "/c/paceline/models/smollm2".into();
+    assert_eq!(config.drafter_choices(), [of_smollm2], "by its directory");
     for (target, folder, drafter) in
         [("demo-target", "target", "drafter"), ("demo-vision", "vision/target", "vision/drafter")]
     {
@@ -413,7 +416,7 @@ fn a_known_target_gets_the_drafter_of_its_row_if_that_is_on_this_machine() {
     for target in ["qwen3-8b", "mlx-community/Qwen3-8B-4bit", &target] {
         assert_eq!(drafter(target), Some(DrafterChoice::Directory(revision.clone())), "{target}");
     }
-    for target in ["smollm2", "qwen3-4b", "Qwen/Qwen3-8B"] {
+    for target in ["coder", "qwen3-4b", "Qwen/Qwen3-8B"] {
         assert_eq!(drafter(target), None, "{target}");
     }
 }
