@@ -353,7 +353,7 @@ mod x86 {
     impl Decode for Avx2Decode {
         type Simd = Avx2;
         const REGISTERS: usize = 16;
-        const ROWS: usize = 4;
+        const ROWS: usize = 8;
         type Group = Affine<__m256>;
 
         #[inline(always)]

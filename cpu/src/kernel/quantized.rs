@@ -55,6 +55,9 @@ const FACTORS: usize = 1024;
 /// Weights that are expanded at a time while rows are few: 16 KiB, of the first-level cache half.
 const EXPANDED: usize = 4096;
 
+/// Bytes of inputs of a block of rows, at most, where a column's weights are read for each.
+const INPUTS: usize = 24 << 10;
+
 /// Bytes of weights between asking for some and using them, at least. A block's columns lie one
 /// after another, and are asked for in that order although a block reads all of its columns at
 /// once: memory delivers one stream 1.5 times as fast as four (measured with 8 bits). So the last
@@ -70,6 +73,16 @@ const LINE: usize = 64;
 /// with 9 to 11).
 fn in_registers<D: Decode>(m: usize) -> bool {
     m <= D::ROWS
+}
+
+/// Most rows of a block: those whose inputs leave the weights room in the first cache, which are read
+/// again for each column. More rows than these are several blocks, and decode a weight for each.
+fn block_rows<D: Decode>(k: usize) -> usize {
+    if D::REGISTERS > 16 || D::ROWS * k * size_of::<f32>() <= INPUTS {
+        D::ROWS
+    } else {
+        D::ROWS / 2
+    }
 }
 
 /// Scales and biases of some columns as floats.
@@ -223,7 +236,7 @@ unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
         let Some(weight) = product.weight.as_ref().filter(|_| in_registers::<D>(m)) else {
             return floats(product, to);
         };
-        for (row, rows) in equal_blocks(m, D::ROWS) {
+        for (row, rows) in equal_blocks(m, block_rows::<D>(k)) {
             let mut to = to.add(row * packed_row(k));
             for at in (0..k).step_by(D::Simd::COUNT) {
                 for row in row..row + rows {
@@ -264,7 +277,7 @@ trait Blocks: Decode {
     unsafe fn span<const BITS: usize, const R: usize, const C: usize>(span: &Span<'_>);
 }
 
-/// Sums of the R rows and all columns of the span, C (2 or 4) at a time.
+/// Sums of the R rows and all columns of the span, C (1, 2 or 4) at a time.
 ///
 /// # Safety
 /// The product is prepared and has R rows, the columns and factors are the weight's.
@@ -333,10 +346,50 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
             packed = packed.add(unit_bytes);
         }
         let end = column + if step == 0 { 1 } else { C };
-        each!(I < R, {
-            let mut four = [zero; 4];
-            columns!(J < C, four[J % 4] = D::restore::<BITS>(sums[I][J]));
-            product.put(I, column, D::Simd::fold(four), end);
+        put::<D, BITS, R, C>(product, sums, column, end);
+    }
+}
+
+/// Folds the sums of a block into the elements of C from `column` on, those behind column `end` left out.
+///
+/// # Safety
+/// [`span`]'s; the columns up to `end` are C's.
+#[inline(always)]
+unsafe fn put<D: Decode, const BITS: usize, const R: usize, const C: usize>(
+    product: &Product,
+    sums: [[<D::Simd as Simd>::Vector; C]; R],
+    column: usize,
+    end: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let zero = D::Simd::splat(0.0);
+        if const { C == WIDTH } {
+            each!(I < R, {
+                let mut four = [zero; 4];
+                columns!(J < C, four[J % 4] = D::restore::<BITS>(sums[I][J]));
+                product.put(I, column, D::Simd::fold(four), end);
+            });
+            return;
+        }
+        // Sums of several rows are folded at a time. Most products have β = 0, and write whole blocks.
+        let (fours, whole) =
+            (const { (R * C).div_ceil(WIDTH) }, product.beta == 0.0 && column + C <= end);
+        each!(F < fours, {
+            let mut four = [zero; WIDTH];
+            columns!(J < WIDTH, {
+                let at = const { if WIDTH * F + J < R * C { WIDTH * F + J } else { 0 } };
+                four[J] = D::restore::<BITS>(sums[at / C][at % C]);
+            });
+            let four = D::Simd::fold(four);
+            columns!(J < WIDTH, {
+                let (row, at) = const { ((WIDTH * F + J) / C, (WIDTH * F + J) % C) };
+                if row < R && whole {
+                    *product.c.add(row * product.ldc + column + at) = product.alpha * four[J];
+                } else if row < R {
+                    product.put(row, column + at, [four[J]; 4], end.min(column + at + 1));
+                }
+            });
         });
     }
 }
@@ -347,10 +400,14 @@ unsafe fn block<D: Decode, const BITS: usize, const R: usize, const C: usize>(
 /// [`span`]'s, for all rows.
 #[inline(always)]
 unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
-    /// Whether the sums of `rows` rows and four columns fit the registers beside the decoder of the
-    /// weights. Else two columns are computed at a time.
-    const fn fits(rows: usize, registers: usize) -> bool {
-        4 * rows + 8 < registers
+    /// Columns of a block of `rows` rows: as many as have room for their sums beside the decoder of the
+    /// weights.
+    const fn width(rows: usize, registers: usize) -> usize {
+        match (rows, registers) {
+            (1..=5, 17..) | (1, _) => 4,
+            (_, 17..) | (2..=4, _) => 2,
+            _ => 1,
+        }
     }
     /// A span of `$rows` rows, a number that the compiler knows.
     macro_rules! spans {
@@ -358,10 +415,10 @@ unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
             match $rows {
                 // Constants, so that functions that are never called are not compiled.
                 $($number if const { $number <= D::ROWS } => {
-                    if const { fits($number, D::REGISTERS) } {
-                        D::span::<BITS, $number, 4>($span);
-                    } else {
-                        D::span::<BITS, $number, 2>($span);
+                    match const { width($number, D::REGISTERS) } {
+                        4 => D::span::<BITS, $number, 4>($span),
+                        2 => D::span::<BITS, $number, 2>($span),
+                        _ => D::span::<BITS, $number, 1>($span),
                     }
                 })*
                 _ => {}
@@ -369,7 +426,12 @@ unsafe fn multiply<D: Blocks, const BITS: usize>(all: &Span<'_>) {
         };
     }
     // SAFETY: the caller's.
-    unsafe { spans!(all.product.m, all, 1 2 3 4 5 6 7 8) }
+    unsafe {
+        for (row, rows) in equal_blocks(all.product.m, block_rows::<D>(all.product.k)) {
+            let product = &all.product.rows(row, row + rows);
+            spans!(rows, &Span { product, ..*all }, 1 2 3 4 5 6 7 8)
+        }
+    }
 }
 
 /// Columns `from..to`. `floats`: the same for a weight of floats.

@@ -222,26 +222,33 @@ fn every_format_is_as_a_sum_in_double_precision() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_among_any_number_of_rows() {
     for bits_of in [2, 3, 4, 5, 6, 8] {
-        let format = QuantizedFormat { bits: bits_of, group: 32 };
-        let (outputs, inputs) = (75, 96);
-        let sample = Sample::new(Stored::Float16, format, outputs, inputs);
-        let x = floats(300 * inputs, 5);
-        for kernels in available() {
-            let alone: Vec<u32> = x
-                .chunks_exact(inputs)
-                .flat_map(|row| bits(&sample.compute(kernels, row, outputs)))
-                .collect();
-            for rows in (1..=33).chain([48, 49, 64, 300]) {
-                let found = sample.compute(kernels, &x[..rows * inputs], outputs);
+        same_among_any_rows(bits_of, [75, 96], (1..=33).chain([48, 49, 64, 300]));
+    }
+    // Long rows, of which few fit the first cache.
+    same_among_any_rows(4, [10, 800], 1..=9);
+}
+
+/// Products of as many rows as `counts` has are those of each row alone. `[outputs, inputs]`.
+fn same_among_any_rows(
+    bits_of: usize,
+    [outputs, inputs]: [usize; 2],
+    counts: impl Iterator<Item = usize> + Clone,
+) {
+    let format = QuantizedFormat { bits: bits_of, group: 32 };
+    let sample = Sample::new(Stored::Float16, format, outputs, inputs);
+    let most = counts.clone().max().expect("some");
+    let x = floats(most * inputs, 5);
+    for kernels in available() {
+        let alone: Vec<u32> = x
+            .chunks_exact(inputs)
+            .flat_map(|row| bits(&sample.compute(kernels, row, outputs)))
+            .collect();
+        for rows in counts.clone() {
+            for part in [outputs, 9] {
+                let found = sample.compute(kernels, &x[..rows * inputs], part);
                 assert!(
                     bits(&found) == alone[..rows * outputs],
-                    "{} {bits_of} bits {rows} rows",
-                    kernels.name
-                );
-                let parts = sample.compute(kernels, &x[..rows * inputs], 9);
-                assert!(
-                    bits(&parts) == alone[..rows * outputs],
-                    "{} {bits_of} bits {rows} rows in parts",
+                    "{} {bits_of} bits {rows} rows of {inputs} in parts of {part}",
                     kernels.name
                 );
             }
