@@ -9,8 +9,8 @@ use std::path::Path;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, BlockRequest, DeviceChoice, DraftBatch, DraftOptions, DraftPart, KvStore, Proposal,
-    Quantize, SequenceId, device, load_draft, load_target,
+    Array, BlockRequest, DeviceChoice, DraftBatch, DraftOptions, DraftPart, KvStore,
+    ProductsChoice, Proposal, Quantize, SequenceId, device, load_draft, load_target, products,
 };
 
 // More than 60 lines: a tool's steps in order, with nothing to share.
@@ -33,11 +33,13 @@ fn main() {
     };
     let (sessions, cycles) = (number(3, 1), number(4, 100));
     device::choose(DeviceChoice::Auto).expect("a device");
+    // As in the drafter's process, in which the target's size decides about nothing.
+    products::choose(ProductsChoice::Auto).expect("it fits every place");
     let dir = Path::new(target);
-    let target = load_target(dir, &mut |_, _| {}).expect("loads");
     let options = DraftOptions { quantize, draft_vocabulary: 0 };
     let drafter =
         load_draft(Path::new(drafter), "auto", Some(dir), options, &mut |_, _| {}).expect("loads");
+    let target = load_target(dir, &mut |_, _| {}).expect("loads");
     let info = drafter.info();
     let (block, committed) = (number(5, info.block as u64) as i32, number(6, 6) as i32);
     let width = info.feature_width();
