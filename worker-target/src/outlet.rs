@@ -14,6 +14,11 @@ use crate::error;
 /// that the model needs. No person reads faster than a hundred times a second.
 pub(crate) const MIN_INTERVAL_NS: i64 = 10_000_000;
 
+/// Longest time that tokens wait for a draft under way, in nanoseconds. Their readers would work beside
+/// the drafter, on cores that it needs; when the draft has come, one thread builds the next step and
+/// the other cores are free. A first token does not wait.
+pub(crate) const HELD_NS: i64 = 2_000_000;
+
 /// Most batches in the channel. A reader that keeps up leaves one or two there.
 pub(crate) const STREAM_BACKLOG: usize = 32;
 
@@ -109,12 +114,13 @@ impl TokenOutlet {
         }
     }
 
-    /// Sends the pending tokens of a stream that goes on if the interval has passed at `now_ns`
-    /// ([`MIN_INTERVAL_NS`]). Returns when to try again, in nanoseconds of the same clock, if
-    /// tokens are still pending.
+    /// While a draft is under way, sends the pending tokens of a stream that goes on if they have waited
+    /// for it ([`HELD_NS`]) and the interval has passed at `now_ns` ([`MIN_INTERVAL_NS`]). Returns when
+    /// to try again, in nanoseconds of the same clock, if tokens are still pending.
     pub(crate) fn send_due(&mut self, now_ns: i64) -> Option<i64> {
-        self.pending.as_ref()?;
-        let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + MIN_INTERVAL_NS);
+        let held_until_ns = self.pending.as_ref()?.step_end_ns + HELD_NS;
+        let due_ns = |sent_ns: i64| held_until_ns.max(sent_ns + MIN_INTERVAL_NS);
+        let due_ns = self.sent_ns.map_or(now_ns, due_ns);
         if now_ns < due_ns {
             return Some(due_ns);
         }
@@ -215,8 +221,12 @@ mod tests {
         assert_eq!((outlet.send_due(125 * MS), outlet.send_due(125 * MS)), (None, None));
         // A reader that does not come is tried again after a while, and not at once for ever.
         step(&mut outlet, 4, 140);
-        assert_eq!((outlet.send_due(140 * MS), ids()), (Some(150 * MS), vec![3]));
-        assert_eq!((outlet.send_due(150 * MS), ids()), (None, vec![4]));
+        assert_eq!((outlet.send_due(142 * MS), ids()), (Some(152 * MS), vec![3]));
+        assert_eq!((outlet.send_due(152 * MS), ids()), (None, vec![4]));
+        // Tokens wait for the draft for a moment, although the interval has passed.
+        outlet.add(TokenBatch { step_end_ns: 170 * MS, ..batch(5, &[5]) });
+        assert_eq!((outlet.send_due(171 * MS), ids()), (Some(170 * MS + HELD_NS), vec![]));
+        assert_eq!((outlet.send_due(170 * MS + HELD_NS), ids()), (None, vec![5]));
     }
 
     #[test]

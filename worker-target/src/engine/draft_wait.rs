@@ -9,9 +9,8 @@ use paceline_vocabulary::Millis;
 use super::{Engine, EngineCommand};
 
 impl Engine {
-    /// Waits for a draft or a command, at most until `until`. Committed tokens are sent before the
-    /// wait. Where a stream's last message is too recent for another one, the wait ends when the
-    /// next one is due.
+    /// Waits for a draft or a command, at most until `until`, or until committed tokens of a stream are
+    /// due: see [`TokenOutlet::send_due`](crate::outlet::TokenOutlet::send_due).
     pub(super) fn wait_for_draft(&mut self, inbox: &mut Inbox<EngineCommand>, until: Millis) {
         let now_ns = monotonic_ns();
         let due =

@@ -10,8 +10,8 @@
 //! ```
 //! `intake` takes commands and admits requests. `schedule` gives them memory and chooses the next
 //! step. `run` computes it. `draft` exchanges hidden states and proposals with the drafter. `report`
-//! sends tokens, whose readers share the drafter's cores, and writes the figures that heartbeats
-//! carry.
+//! sends tokens and writes the figures that heartbeats carry. While a draft is under way tokens wait
+//! a moment, because their readers share the drafter's cores.
 
 mod command;
 mod draft;
@@ -226,6 +226,10 @@ impl Engine {
         if !self.scheduler.is_empty() {
             self.wired.works();
         }
+        if step.tower.is_some() || !step.parts.is_empty() {
+            // Tokens that waited for a draft do not wait for this work, too.
+            self.offer_tokens();
+        }
         match (step.tower, self.scheduler.waits_until()) {
             (Some(slice), _) => self.run_slice(slice),
             _ if !step.parts.is_empty() => self.run_step(step),
@@ -245,10 +249,12 @@ impl Engine {
         self.log_lane_events();
     }
 
-    /// Sends the tokens of the step, copies states and pages to the prefix cache, and writes figures.
-    /// It is the last phase, so that the drafter does not wait for it.
+    /// Sends the tokens of the step unless a draft is under way, copies states and pages to the prefix
+    /// cache, and writes figures. It is the last phase, so that the drafter does not wait for it.
     fn report(&mut self) {
-        self.running.values_mut().for_each(|running| running.outlet.offer());
+        if self.scheduler.waits_until().is_none() {
+            self.offer_tokens();
+        }
         self.keep_states();
         self.retain_some();
         self.flush_closing();

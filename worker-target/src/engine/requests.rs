@@ -117,6 +117,11 @@ impl Engine {
         self.closing.retain_mut(|outlet| outlet.flush() == SendState::Pending);
     }
 
+    /// Sends the tokens of all streams whose next message is due.
+    pub(super) fn offer_tokens(&mut self) {
+        self.running.values_mut().for_each(|running| running.outlet.offer());
+    }
+
     /// Sends all tokens that are there. Called before a long step, so that none waits for its end.
     pub(super) fn flush_all(&mut self) {
         for running in self.running.values_mut() {
