@@ -77,6 +77,7 @@ fn main() {
             block: drafted + 1,
             bonus_id: 0,
             sampling: DraftSampling::default(),
+            least_survival: 0.0,
         };
         let feed = Feed {
             contexts: vec![context],

@@ -71,7 +71,7 @@ impl Lookup {
     fn serve(&mut self, work: &SessionWork) -> Option<DraftTokens> {
         let text = self.read(work);
         let block = work.block.as_ref()?;
-        let proposal = text.propose(block.rows - 1);
+        let proposal = text.propose(block.rows - 1, block.least_survival);
         Some(draft_of(work, proposal, text.proposes_from()))
     }
 }

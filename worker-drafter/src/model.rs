@@ -23,11 +23,6 @@ use crate::proposer::{Proposed, Proposer};
 const WARM_SESSIONS: [i32; 2] = [1, 8];
 const WARM_ROWS: i32 = 64;
 
-/// Survival below which a block ends. To verify one more row takes up to an eighth of a plain step on
-/// a CPU, and its draft a twentieth (SmolLM2); on a GPU both take less. A draft that is right saves a
-/// whole step.
-const LEAST_SURVIVAL: f32 = 0.2;
-
 /// A retained context.
 struct RetainedRows {
     /// `None`: the drafter keeps no row of these positions.
@@ -314,7 +309,7 @@ fn block_request(block: &DraftBlock) -> BlockRequest {
         bonus_id: block.bonus_id,
         sampling: block.sampling.rule,
         noise: NoiseKey { seed: block.sampling.seed, sample: block.sampling.sample_index },
-        least_survival: LEAST_SURVIVAL,
+        least_survival: block.least_survival,
     }
 }
 

@@ -55,7 +55,7 @@ impl WithLookup {
             let of_model = self.drafts.entry(work.slot).or_default();
             of_model.compare(text);
             let Some(block) = &mut work.block else { continue };
-            let proposal = text.propose(block.rows - 1);
+            let proposal = text.propose(block.rows - 1, block.least_survival);
             if of_model.is_worse_than(&proposal) {
                 work.next_id = Some(block.bonus_id);
                 work.block = None;
@@ -250,7 +250,13 @@ mod tests {
             ids: ids.to_vec(),
             next_id: None,
             images: Rc::new([]),
-            block: Some(DraftBlock { rows: 12, bonus_id, bonus: None, sampling }),
+            block: Some(DraftBlock {
+                rows: 12,
+                bonus_id,
+                bonus: None,
+                sampling,
+                least_survival: 0.0,
+            }),
         };
         let mut step = Step { sessions: vec![work], round: Some(1), ..Step::default() };
         let proposed = both.propose(&mut step, TensorType::F32, &[]).expect("drafts");

@@ -49,7 +49,7 @@ fn lookup(criterion: &mut Criterion) {
                 if session.n_tokens() > tokens + 1_000 {
                     session = read(&more[..tokens]);
                 }
-                (session.propose(15), session.proposes_from())
+                (session.propose(15, 0.0), session.proposes_from())
             });
         });
     }

@@ -115,6 +115,14 @@ pub enum FeedError {
         /// The number that is out of its range.
         cause: OutOfRange,
     },
+    /// A least survival that is no probability.
+    #[error("session {session}: expected a least survival from 0 to 1, found {found}")]
+    LeastSurvival {
+        /// The session that a draft is requested for.
+        session: SessionId,
+        /// Least survival in the request.
+        found: f32,
+    },
     /// A round number without requests.
     #[error("round {round} has no requests")]
     EmptyRound {
@@ -240,10 +248,13 @@ impl Sessions {
     }
 
     fn check_request(&self, request: &DraftRequest) -> Result<(), FeedError> {
-        let DraftRequest { session, block: found, sampling, .. } = *request;
+        let DraftRequest { session, block: found, sampling, least_survival, .. } = *request;
         let longest = self.terms().block;
         if !(2..=longest).contains(&found) {
             return Err(FeedError::Block { session, longest, found });
+        }
+        if !(0.0..=1.0).contains(&least_survival) {
+            return Err(FeedError::LeastSurvival { session, found: least_survival });
         }
         sampling.rule.check().map_err(|cause| FeedError::Sampling { session, cause })
     }

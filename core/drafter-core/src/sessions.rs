@@ -57,6 +57,8 @@ pub struct DraftBlock {
     pub bonus: Option<Rows>,
     /// How the sequence samples.
     pub sampling: DraftSampling,
+    /// As in the request: drafts with less survival are not worth verifying.
+    pub least_survival: f32,
 }
 
 /// One forward, and what is reported after it.
@@ -407,11 +409,11 @@ impl Sessions {
 
     /// The block of the round's request number `row`.
     fn block(&self, round: &Round, row: u32, rows: u32) -> DraftBlock {
-        let DraftRequest { bonus_id, sampling, .. } = round.requests[row as usize];
+        let DraftRequest { bonus_id, sampling, least_survival, .. } = round.requests[row as usize];
         let row_bytes = self.row_bytes(self.terms.hidden_size);
         let embedding = || Rows::new(&round.bonus, row..row + 1, row_bytes);
         let bonus = self.terms.embeddings.then(embedding);
-        DraftBlock { rows, bonus_id, bonus, sampling }
+        DraftBlock { rows, bonus_id, bonus, sampling, least_survival }
     }
 
     fn read(&mut self) -> Step {

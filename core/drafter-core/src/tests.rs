@@ -41,7 +41,15 @@ pub(crate) fn terms() -> Terms {
 pub(crate) fn request(session: u64, position: u32, block: u32) -> DraftRequest {
     let rule = SamplingRule { temperature: 0.5, ..SamplingRule::GREEDY };
     let sampling = DraftSampling { rule, seed: 100 + session, sample_index: session as u32 };
-    DraftRequest { session, position, block, bonus_id: 7 * session as u32, sampling }
+    let least_survival = (session % 8) as f32 / 8.0;
+    DraftRequest {
+        session,
+        position,
+        block,
+        bonus_id: 7 * session as u32,
+        sampling,
+        least_survival,
+    }
 }
 
 struct Rig {
@@ -185,6 +193,7 @@ impl Rig {
             assert_eq!(bonus.bytes(), (work.session as u16).to_le_bytes());
             let request = request(work.session, work.end(), block.rows);
             assert_eq!((block.bonus_id, block.sampling), (request.bonus_id, request.sampling));
+            assert_eq!(block.least_survival, request.least_survival);
         }
     }
 }
@@ -395,7 +404,7 @@ fn a_feed_that_contradicts_the_sessions_is_a_fault_and_changes_nothing() {
         ("2:0+1 3:0+1 4:0+1", "fault at most 3 sessions, found 4"),
         ("1:8+1 1?9/8", "r1 1:8+1/8"),
     ]);
-    let faults: [(&str, Fault); 10] = [
+    let faults: [(&str, Fault); 12] = [
         ("expected hidden states of [1, 1]", |feed| feed.hidden = None),
         ("expected hidden states of [0, 1]", |feed| feed.contexts.clear()),
         ("expected hidden states of [1, 1]", |feed| {
@@ -416,6 +425,10 @@ fn a_feed_that_contradicts_the_sessions_is_a_fault_and_changes_nothing() {
         ("temperature of its sampling: expected a number from 0 to 100, found -1", |feed| {
             feed.requests[0].sampling.rule.temperature = -1.0
         }),
+        ("least survival from 0 to 1, found NaN", |feed| {
+            feed.requests[0].least_survival = f32::NAN
+        }),
+        ("least survival from 0 to 1, found 1.5", |feed| feed.requests[0].least_survival = 1.5),
     ];
     for (expected, change) in faults {
         let mut rig = Rig::new();

@@ -52,6 +52,7 @@ fn busy(sequences: usize) -> Scheduler {
                 unread_rows: 2,
                 can_draft: true,
                 has_nothing: false,
+                longest: None,
                 beyond_context: false,
             })
         });
@@ -83,6 +84,7 @@ fn decide(criterion: &mut Criterion) {
                         has_nothing: false,
                         unread_rows: 2,
                         can_draft: true,
+                        longest: None,
                         beyond_context: false,
                     })
                 })

@@ -46,17 +46,21 @@ pub struct DrafterReadiness {
     /// The drafter has proposed nothing for the sequence, or has nothing to propose now. Its context
     /// may be read all the same.
     pub has_nothing: bool,
+    /// Most tokens of a draft; `None`: as many as are asked for.
+    pub longest: Option<usize>,
     /// The context is longer than the drafter reads: it will not draft for the sequence any more.
     pub beyond_context: bool,
 }
 
 /// Plan at a step border: sequences to feed to the drafter, and drafts to request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftPlan {
     /// Sequences whose hidden states are sent to the drafter.
     pub feed: Vec<SequenceKey>,
     /// Sequences whose drafts are requested, with the number of tokens.
     pub ask: Vec<(SequenceKey, usize)>,
+    /// Survival of a draft from which on it is worth verifying.
+    pub least_survival: f32,
 }
 
 /// A decision about the lane of one sequence.

@@ -181,6 +181,9 @@ pub struct DraftRequest {
     pub bonus_id: u32,
     /// How the sequence samples.
     pub sampling: DraftSampling,
+    /// Survival from which on a draft is worth verifying: the drafter's own probability that it and all
+    /// drafts before it are right. With 0 all drafts are.
+    pub least_survival: f32,
 }
 
 /// How a sequence samples: a drafter that draws with the same noise agrees with the target more

@@ -343,19 +343,28 @@ fn from_context(context: Context) -> proto::Context {
 }
 
 fn to_request(request: proto::DraftRequest) -> Result<DraftRequest, WireError> {
-    let proto::DraftRequest { session, position, block, bonus_id, sampling, seed, sample_index } =
-        request;
+    let proto::DraftRequest { session, position, block, bonus_id, .. } = request;
+    let proto::DraftRequest { sampling, seed, sample_index, least_survival, .. } = request;
     let missing = WireError::Missing { message: "draft request", field: "a sampling rule" };
     let rule = SamplingRule::from(&sampling.ok_or(missing)?);
     let sampling = DraftSampling { rule, seed, sample_index };
-    Ok(DraftRequest { session, position, block, bonus_id, sampling })
+    Ok(DraftRequest { session, position, block, bonus_id, sampling, least_survival })
 }
 
 fn from_request(request: DraftRequest) -> proto::DraftRequest {
-    let DraftRequest { session, position, block, bonus_id, sampling } = request;
+    let DraftRequest { session, position, block, bonus_id, sampling, least_survival } = request;
     let DraftSampling { rule, seed, sample_index } = sampling;
     let sampling = Some(rule.into());
-    proto::DraftRequest { session, position, block, bonus_id, sampling, seed, sample_index }
+    proto::DraftRequest {
+        session,
+        position,
+        block,
+        bonus_id,
+        sampling,
+        seed,
+        sample_index,
+        least_survival,
+    }
 }
 
 fn to_retained(pages: proto::RetainedPages) -> Result<RetainedPages, WireError> {

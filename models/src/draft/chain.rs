@@ -26,13 +26,12 @@ struct ChainBlock {
 }
 
 impl ChainBlock {
-    /// Adds the draft at `place` with this log-probability. Returns whether the block goes on. A
-    /// first draft stays in any case, because its cost was paid.
+    /// Adds the draft at `place` with this log-probability. Returns whether the block goes on.
     fn survives(&mut self, place: usize, logprob: f32) -> bool {
         self.survival += logprob;
         let goes_on = self.survival >= self.request.least_survival.ln();
         if !goes_on {
-            self.kept = self.kept.min(place.max(1));
+            self.kept = self.kept.min(place);
         }
         goes_on
     }
@@ -132,7 +131,7 @@ impl<'a> Chains<'a> {
 
     /// Whether a block may end with the draft at this place because it is probably wrong.
     fn may_end(&self, place: usize) -> bool {
-        self.longer(place).any(|chain| chain.drafts > 1 && chain.request.least_survival > 0.0)
+        self.longer(place).any(|chain| chain.request.least_survival > 0.0)
     }
 
     /// Chooses the next draft of every block that is not complete, from `logits` `[such blocks,
@@ -305,11 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_where_its_drafts_are_probably_wrong_but_not_before_the_first() {
+    fn a_block_ends_where_its_drafts_are_probably_wrong() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let ids: Vec<i32> = (10..10 + IDS as i32).rev().collect();
         let rows = RowsById::of_ids(&ids, 60);
-        for (least, lengths) in [(0.0, [3; 4]), (0.2, [3, 1, 1, 2]), (0.6, [3, 1, 1, 1])] {
+        for (least, lengths) in [(0.0, [3; 4]), (0.2, [3, 0, 1, 2]), (0.6, [3, 0, 1, 0])] {
             for on_host in [false, true] {
                 for (proposed, id) in [(None, BEST), (Some(&rows), 41 - BEST)] {
                     let parts = parts(least);
@@ -335,6 +334,6 @@ mod tests {
         chains.chains.iter_mut().for_each(|chain| chain.request.least_survival = 0.2);
         let drafts = chains.finish(&[]).expect("drafts");
         let lengths: Vec<usize> = drafts.iter().map(|draft| draft.ids.len()).collect();
-        assert_eq!(lengths, [3, 1, 1, 2]);
+        assert_eq!(lengths, [3, 0, 1, 2]);
     }
 }

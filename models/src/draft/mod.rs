@@ -225,9 +225,9 @@ pub struct BlockRequest {
     pub sampling: SamplingRule,
     /// The noise with which the target samples the sequence.
     pub noise: NoiseKey,
-    /// Probability, by the drafter's own logits, that all drafts so far are right, below which a
-    /// block whose drafts are chosen one after another ends before the last of them. 0: it never
-    /// does.
+    /// Survival from which on a draft is worth verifying: the probability, by the drafter's own logits,
+    /// that it and all drafts before it are right. A block whose drafts are chosen one after another ends
+    /// before the first draft below it. With 0 it never ends early.
     pub least_survival: f32,
 }
 

@@ -261,7 +261,10 @@ impl Meal {
 
     pub fn request(mut self, session: u64, position: u32, block: u32) -> Self {
         let sampling = DraftSampling::default();
-        self.feed.requests.push(DraftRequest { session, position, block, bonus_id: 0, sampling });
+        let least_survival = 0.0;
+        let request =
+            DraftRequest { session, position, block, bonus_id: 0, sampling, least_survival };
+        self.feed.requests.push(request);
         self.bonus.extend(rows(1, HIDDEN, session));
         self
     }

@@ -191,7 +191,8 @@ impl Drafting {
             drafter.context_length.is_some_and(|context| committed + 2 > context as usize);
         let unread_rows =
             if drafter.reads_at_once { 0 } else { session.progress.unread(&available) };
-        Some(DrafterReadiness { unread_rows, can_draft, has_nothing, beyond_context })
+        let longest = Some(drafter.block_size as usize - 1);
+        Some(DrafterReadiness { unread_rows, can_draft, has_nothing, longest, beyond_context })
     }
 
     /// The rows to send, as many as one message may have.
@@ -261,6 +262,7 @@ impl Drafting {
                     seed: request.noise.seed,
                     sample_index: request.noise.sample,
                 },
+                least_survival: plan.least_survival,
             })
         };
         plan.ask.iter().filter_map(request).collect()

@@ -29,8 +29,8 @@ pub const LONGEST_PROPOSAL: u32 = 15;
 /// many, the older half is forgotten, so that a token's cost stays constant on average.
 const MOST_TOKENS: usize = 1 << 16;
 
-/// Probability that a proposed token is accepted, below which it is not proposed. Chosen for a small
-/// model on a CPU, where a further row is expensive; its cost was not measured for this.
+/// Probability that a proposed token is accepted, below which it is not proposed whatever a row costs.
+/// Chosen for a small model on a CPU, where a further row is expensive.
 const LEAST_SURVIVAL: f32 = 0.25;
 
 /// The text of one sequence, and what it proposes.
@@ -152,8 +152,10 @@ impl LookupSession {
         (self.found.length > 0).then(|| self.text[from + ahead % period])
     }
 
-    /// Proposes at most `most` tokens after the text.
-    pub fn propose(&self, most: u32) -> LookupProposal {
+    /// Proposes at most `most` tokens after the text, as long as all of them are right with this
+    /// probability at least.
+    pub fn propose(&self, most: u32, least_survival: f32) -> LookupProposal {
+        let least_survival = least_survival.max(LEAST_SURVIVAL);
         let mut proposal = LookupProposal::default();
         let mut survival = 1.0;
         for ahead in 0..most.min(LONGEST_PROPOSAL) {
@@ -161,7 +163,7 @@ impl LookupSession {
             let probability = self.confidence.of(self.found.length + ahead);
             survival *= probability;
             let Some(id) = self.predicted(ahead as usize) else { break };
-            if survival < LEAST_SURVIVAL {
+            if survival < least_survival {
                 break;
             }
             proposal.ids.push(id);

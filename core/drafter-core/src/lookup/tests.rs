@@ -54,34 +54,38 @@ fn a_text_of_one_token_finds_the_token_before() {
 fn a_quotation_is_proposed_from_its_original() {
     let original: Vec<u32> = (100..140).collect();
     let mut session = session(&original);
-    assert_eq!(session.propose(8), LookupProposal::default(), "nothing recurs");
+    assert_eq!(session.propose(8, 0.0), LookupProposal::default(), "nothing recurs");
     session.append(40, &[7, 100, 101, 102, 103]);
-    let proposal = session.propose(8);
+    let proposal = session.propose(8, 0.0);
     assert!(proposal.ids.starts_with(&[104]), "{proposal:?}");
     assert_eq!(proposal.ids.len(), proposal.logprobs.len());
     assert!(proposal.logprobs.iter().all(|logprob| *logprob <= 0.0));
     // Each hit makes the next proposal longer.
     session.append(45, &(104..130).collect::<Vec<_>>());
-    assert_eq!(session.propose(8).ids, (130..138).collect::<Vec<_>>());
-    assert_eq!(session.propose(99).ids.len(), LONGEST_PROPOSAL as usize);
+    assert_eq!(session.propose(8, 0.0).ids, (130..138).collect::<Vec<_>>());
+    assert_eq!(session.propose(99, 0.0).ids.len(), LONGEST_PROPOSAL as usize);
+    // The dearer a row, the surer a proposal has to be.
+    let lengths = [0.0, 0.5, 0.9, 1.0].map(|least| session.propose(99, least).ids.len());
+    assert!(lengths.is_sorted_by(|one, next| one >= next), "{lengths:?}");
+    assert!(lengths[0] > lengths[2] && lengths[3] == 0, "{lengths:?}");
 }
 
 #[test]
 fn of_two_continuations_the_more_recent_one_is_proposed() {
     let session = session(&[1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 6, 8, 1, 2, 3, 4]);
-    assert_eq!(session.propose(1).ids, [6]);
+    assert_eq!(session.propose(1, 0.0).ids, [6]);
 }
 
 #[test]
 fn a_longer_match_is_preferred_to_a_more_recent_one() {
     let session = session(&[7, 1, 2, 3, 4, 5, 9, 0, 2, 3, 4, 6, 8, 7, 1, 2, 3, 4]);
-    assert_eq!(session.propose(1).ids, [5]);
+    assert_eq!(session.propose(1, 0.0).ids, [5]);
 }
 
 #[test]
 fn a_periodic_text_is_proposed_beyond_its_end() {
     let text: Vec<u32> = [1, 2, 3].repeat(20);
-    assert_eq!(session(&text).propose(7).ids, [1, 2, 3, 1, 2, 3, 1]);
+    assert_eq!(session(&text).propose(7, 0.0).ids, [1, 2, 3, 1, 2, 3, 1]);
 }
 
 #[test]
@@ -92,7 +96,7 @@ fn matches_that_predict_nothing_are_proposed_no_more() {
         session.append(session.end(), &[1, 2, 1000 + other]);
     }
     session.append(session.end(), &[1, 2]);
-    assert_eq!(session.propose(8), LookupProposal::default());
+    assert_eq!(session.propose(8, 0.0), LookupProposal::default());
 }
 
 #[test]
@@ -102,9 +106,9 @@ fn a_proposal_is_announced_as_many_tokens_ahead_as_have_to_agree() {
     assert_eq!(session.proposes_from(), 3 + 2);
     session.append(4, &[1]);
     assert_eq!(session.proposes_from(), 4 + 1);
-    assert_eq!(session.propose(8), LookupProposal::default());
+    assert_eq!(session.propose(8, 0.0), LookupProposal::default());
     session.append(5, &[2]);
-    assert_eq!((session.proposes_from(), session.propose(8).ids), (5 + 1, vec![3]));
+    assert_eq!((session.proposes_from(), session.propose(8, 0.0).ids), (5 + 1, vec![3]));
 }
 
 #[test]
@@ -133,7 +137,7 @@ fn a_long_text_forgets_its_older_half_and_goes_on() {
     // The second half is still found.
     let quoted: Vec<u32> = (60_000..60_010).collect();
     session.append(session.end(), &quoted);
-    assert!(session.propose(4).ids.starts_with(&[60_010]));
+    assert!(session.propose(4, 0.0).ids.starts_with(&[60_010]));
 }
 
 #[test]

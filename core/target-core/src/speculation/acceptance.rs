@@ -4,6 +4,8 @@
 
 use paceline_vocabulary::mean::moved;
 
+use super::load::{LOADS, load_range};
+
 /// Number of kinds of text.
 pub(crate) const KINDS: usize = 13;
 /// Probability that a token after accepted ones is accepted, by kind. The steps become finer
@@ -27,8 +29,53 @@ const ASSUMED_REJECTIONS: f64 = 8.0;
 /// Cycles that the counts of a position remember; set by the same test.
 const REMEMBERED_CYCLES: f64 = 500.0;
 
+/// Weight of the newest draft in [`Offered`]: about the last twenty count.
+const OFFERED_WEIGHT: f64 = 0.05;
+
 /// Probability that the first i + 1 drafted tokens are all accepted.
 pub(crate) type Survival = [f32; LONGEST_DRAFT];
+
+/// Of the drafts that are asked for and do not come to be accepted, the share that is offered: each costs
+/// a row. The others are left out, because a drafter ends a block where its drafts are probably wrong.
+/// By the range of load, because a drafter leaves out more where rows cost more.
+#[derive(Clone, Debug)]
+pub(super) struct Offered([[f64; LONGEST_DRAFT]; LOADS]);
+
+impl Default for Offered {
+    fn default() -> Self {
+        Self([[1.0; LONGEST_DRAFT]; LOADS])
+    }
+}
+
+impl Offered {
+    /// A draft came out like this, with this number of sequences in the engine.
+    pub(super) fn observe(&mut self, sequences: usize, draft: DraftResult) {
+        let DraftResult { asked, offered, accepted } = draft;
+        let shares = self.0[load_range(sequences)].iter_mut().take(asked);
+        for (at, share) in shares.enumerate().skip(accepted) {
+            *share = moved(*share, f64::from(u8::from(at < offered)), OFFERED_WEIGHT);
+        }
+    }
+
+    /// The share for each place in a block.
+    pub(super) fn shares(&self, sequences: usize) -> Survival {
+        let mut least = 1.0f64;
+        // A drafter that leaves a place out leaves out those behind it.
+        self.0[load_range(sequences)].map(|share| {
+            least = least.min(share);
+            least as f32
+        })
+    }
+}
+
+/// What came of a draft, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DraftResult {
+    pub(super) asked: usize,
+    /// Those that came, and were verified.
+    pub(super) offered: usize,
+    pub(super) accepted: usize,
+}
 
 /// Drafts that reached a position.
 #[derive(Clone, Copy, Debug, Default)]

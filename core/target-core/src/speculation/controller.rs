@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use paceline_vocabulary::Force;
 
-use super::acceptance::{CHANGE_PER_CYCLE, KINDS, LONGEST_DRAFT, Survival, accepted};
+use super::acceptance::{CHANGE_PER_CYCLE, KINDS, LONGEST_DRAFT, Offered, Survival, accepted};
 use super::load::load_range;
 use super::parking::Pause;
 use super::step_cost::{Costs, Size};
@@ -38,6 +38,9 @@ const NOT_WORTH_TOKENS: u32 = 64;
 /// Tokens after parking from which on a sequence drafts again. The drafter starts with the hidden
 /// states of these, because those of the tokens before were not collected.
 pub(super) const RESUME_TOKENS: u32 = 16;
+/// Least and most of the survival from which on drafts are offered, whatever rows cost: until a cost is
+/// measured rows are assumed to cost next to nothing.
+const OFFERED: [f64; 2] = [0.2, 0.9];
 /// Cycles before the first plain measurement at a load, and between later ones. From blocks alone a
 /// slower machine and dearer blocks look the same. Set by the table of recorded texts.
 const CHECK_CYCLES: [u32; 2] = [3, 96];
@@ -71,22 +74,14 @@ struct Candidate {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     drafting: usize,
-    rows: usize,
+    /// Drafted tokens that are asked for.
+    asked: usize,
+    /// Those that are expected: some blocks end early.
+    rows: f64,
     /// Tokens of the drafting sequences, with their bonus tokens.
     tokens: f64,
     /// Time of reading that this cycle has to earn, in microseconds.
     read_us: f64,
-}
-
-impl Sums {
-    /// Adds a draft of `length` tokens.
-    fn with(mut self, one: &Candidate, length: usize) -> Self {
-        let tokens = 1.0 + accepted(&one.survival, length);
-        (self.drafting, self.rows) = (self.drafting + 1, self.rows + length);
-        self.tokens += tokens;
-        self.read_us += one.read_us * tokens / one.expected;
-        self
-    }
 }
 
 /// Tokens, and the time in microseconds.
@@ -102,11 +97,32 @@ pub(crate) struct Cycles<'a> {
     costs: &'a Costs,
     load: StepLoad,
     plain_us: f64,
+    /// For each place in a block the share of drafts that is offered although it is not accepted.
+    offered: Survival,
 }
 
 impl<'a> Cycles<'a> {
-    pub(crate) fn new(costs: &'a Costs, load: StepLoad) -> Self {
-        Self { costs, load, plain_us: costs.plain_us(load.sequences as f64, load.context) }
+    pub(crate) fn new(costs: &'a Costs, load: StepLoad, offered: &Offered) -> Self {
+        let plain_us = costs.plain_us(load.sequences as f64, load.context);
+        Self { costs, load, plain_us, offered: offered.shares(load.sequences) }
+    }
+
+    /// Rows of a draft of `length` tokens, and how many of them are accepted.
+    fn expected(&self, survival: &Survival, length: usize) -> [f64; 2] {
+        let places = self.offered.iter().zip(survival).take(length);
+        places.fold([0.0; 2], |[rows, accepted], (offered, alive)| {
+            [rows + row(*alive, *offered), accepted + f64::from(*alive)]
+        })
+    }
+
+    /// Adds a draft of `length` tokens.
+    fn with(&self, mut sums: Sums, one: &Candidate, length: usize) -> Sums {
+        let [rows, accepted] = self.expected(&one.survival, length);
+        let tokens = 1.0 + accepted;
+        (sums.drafting, sums.asked) = (sums.drafting + 1, sums.asked + length);
+        (sums.rows, sums.tokens) = (sums.rows + rows, sums.tokens + tokens);
+        sums.read_us += one.read_us * tokens / one.expected;
+        sums
     }
 
     /// Tokens per microsecond of plain steps.
@@ -117,13 +133,13 @@ impl<'a> Cycles<'a> {
     /// The drafter works while the others step plainly, then one step verifies.
     fn of(&self, sums: Sums) -> Cycle {
         let (costs, StepLoad { sequences, context }) = (self.costs, self.load);
-        let (count, n, rows) = (sequences as f64, sums.drafting as f64, sums.rows as f64);
+        let (count, n, asked) = (sequences as f64, sums.drafting as f64, sums.asked as f64);
         let others = count - n;
-        let size = Size { rows: count + rows, sequences: count, context };
+        let size = Size { rows: count + sums.rows, sequences: count, context };
         // More rows are never cheaper than a plain step.
         let verify_us = costs.step.us(size).max(self.plain_us) + sums.read_us;
         // Blocks with their bonus tokens, and the positions that the last cycle committed.
-        let draft_us = costs.draft_us(n + rows + sums.tokens, n);
+        let draft_us = costs.draft_us(n + asked + sums.tokens, n);
         if others == 0.0 {
             return Cycle { tokens: sums.tokens, us: draft_us + verify_us };
         }
@@ -132,6 +148,15 @@ impl<'a> Cycles<'a> {
         // A draft arrives in the middle of a step, and is taken at the step's end.
         let steps = (draft_us * beside_draft / beside_us + 0.5).max(1.0);
         Cycle { tokens: sums.tokens + (1.0 + steps) * others, us: steps * beside_us + verify_us }
+    }
+
+    /// Tokens that plain steps give in the time of one more row, if each of `drafting` sequences has one
+    /// more. A draft that survives less often is not worth verifying.
+    fn row_price(&self, drafting: usize) -> f64 {
+        let StepLoad { sequences, context } = self.load;
+        let size =
+            Size { rows: (sequences + drafting) as f64, sequences: sequences as f64, context };
+        (self.costs.step.us(size) - self.plain_us) / drafting as f64 * self.plain_rate()
     }
 
     fn rate(&self, sums: Sums) -> f64 {
@@ -145,11 +170,13 @@ impl<'a> Cycles<'a> {
         let of = |at: &usize| accepted(&candidates[*at].survival, candidates[*at].most);
         let mut order: Vec<usize> = (0..candidates.len()).collect();
         order.sort_by(|one, other| of(other).total_cmp(&of(one)));
-        // Tokens after the first of each block, by rank of the block. Survival falls along a block.
-        let mut growth: Vec<(f32, usize)> = vec![];
+        // Tokens after the first of each block, by rank of the block, and the rows that each costs.
+        // Survival falls along a block.
+        let mut growth: Vec<(f32, usize, f64)> = vec![];
         for (rank, at) in order.iter().enumerate() {
-            let more = &candidates[*at].survival[1..candidates[*at].most];
-            growth.extend(more.iter().map(|alive| (*alive, rank)));
+            let more = candidates[*at].survival.iter().zip(self.offered);
+            let more = more.take(candidates[*at].most).skip(1);
+            growth.extend(more.map(|(alive, offered)| (*alive, rank, row(*alive, offered))));
         }
         growth.sort_by(|one, other| other.0.total_cmp(&one.0));
         // Not every number of drafting sequences is compared: one of many changes little.
@@ -157,18 +184,19 @@ impl<'a> Cycles<'a> {
         let mut ranking = vec![];
         for drafting in counts.chain((!order.is_empty()).then_some(order.len())) {
             let first = order[..drafting].iter().map(|at| candidates[*at]);
-            let mut sums = first.fold(Sums::default(), |sums, one| sums.with(one, 1));
+            let mut sums = first.fold(Sums::default(), |sums, one| self.with(sums, one, 1));
             let mut best = RankedCycle { drafting, drafted: drafting, rate: self.rate(sums) };
-            let mut compared = sums.rows;
-            for (alive, _) in growth.iter().filter(|(_, rank)| *rank < drafting) {
+            let mut compared = sums.asked;
+            for (alive, _, row) in growth.iter().filter(|(_, rank, _)| *rank < drafting) {
                 sums.read_us *= 1.0 + f64::from(*alive) / sums.tokens;
-                (sums.rows, sums.tokens) = (sums.rows + 1, sums.tokens + f64::from(*alive));
+                (sums.rows, sums.tokens) = (sums.rows + row, sums.tokens + f64::from(*alive));
+                sums.asked += 1;
                 // A token of many changes little, so not every one is compared.
-                if sums.rows - compared > compared / 5 {
-                    compared = sums.rows;
+                if sums.asked - compared > compared / 5 {
+                    compared = sums.asked;
                     let rate = self.rate(sums);
                     if rate > best.rate {
-                        best = RankedCycle { drafting, drafted: sums.rows, rate };
+                        best = RankedCycle { drafting, drafted: sums.asked, rate };
                     }
                 }
             }
@@ -178,9 +206,9 @@ impl<'a> Cycles<'a> {
         let mut lengths = vec![0; candidates.len()];
         if let Some(best) = ranking.last() {
             order[..best.drafting].iter().for_each(|at| lengths[*at] = 1);
-            let grown = growth.iter().filter(|(_, rank)| *rank < best.drafting);
+            let grown = growth.iter().filter(|(_, rank, _)| *rank < best.drafting);
             let grown = grown.take(best.drafted - best.drafting);
-            grown.for_each(|(_, rank)| lengths[order[*rank]] += 1);
+            grown.for_each(|(_, rank, _)| lengths[order[*rank]] += 1);
         }
         (ranking, lengths)
     }
@@ -195,16 +223,27 @@ impl<'a> Cycles<'a> {
     ) -> [f64; KINDS] {
         let mut gains = [0.0f64; KINDS];
         for length in lengths_up_to(most) {
-            let rows = length * drafting;
-            let none = Sums { drafting, rows, tokens: drafting as f64, read_us: 0.0 };
-            let Cycle { tokens, us } = self.of(none);
-            for (gain, survival) in gains.iter_mut().zip(table) {
-                let tokens = tokens + drafting as f64 * accepted(survival, length);
-                *gain = gain.max(tokens / us / self.plain_rate());
+            let (asked, count) = (length * drafting, drafting as f64);
+            let cycle = |rows| self.of(Sums { drafting, asked, rows, tokens: count, read_us: 0.0 });
+            let of_kind = |survival| self.expected(survival, length).map(|of_one| count * of_one);
+            let expected = table.each_ref().map(of_kind);
+            // The rows of every kind lie between those of the first and of the last.
+            let [fewest, largest] = [expected[0][0], expected[KINDS - 1][0]];
+            let (low, high) = (cycle(fewest), cycle(largest));
+            for (gain, [rows, accepted]) in gains.iter_mut().zip(expected) {
+                let place = (rows - fewest) / (largest - fewest).max(f64::EPSILON);
+                let us = low.us + place * (high.us - low.us);
+                *gain = gain.max((low.tokens + accepted) / us / self.plain_rate());
             }
         }
         gains
     }
+}
+
+/// Rows that a draft costs on average which is accepted with probability `alive`, and offered in this
+/// share of the other cases.
+fn row(alive: f32, offered: f32) -> f64 {
+    f64::from(alive + (1.0 - alive) * offered)
 }
 
 /// Lengths that are compared if one length serves all sequences: each up to four, then fewer.
@@ -251,6 +290,11 @@ impl Speculation {
         }
         if has_forced {
             self.parking.disturb();
+        }
+        if !plan.ask.is_empty() {
+            let [least, most] = OFFERED;
+            let price = Cycles::new(&self.costs, load, &self.offered).row_price(plan.ask.len());
+            plan.least_survival = price.clamp(least, most) as f32;
         }
         let is_asked = |key| plan.ask.iter().any(|(asked, _)| *asked == key);
         self.drafter_reads = plan.feed.iter().any(|key| unread.contains(key) && !is_asked(*key));
@@ -318,7 +362,7 @@ impl Speculation {
         Some(Candidate {
             key,
             survival: state.belief.survival,
-            most: most.min(widest),
+            most: most.min(widest).min(readiness.longest.unwrap_or(usize::MAX)),
             had,
             expected: f64::from(sequence.left().min(had + EXPECTED_TOKENS).max(1)),
             read_us: share * read_us,
@@ -329,7 +373,7 @@ impl Speculation {
 
     fn decide(&mut self, load: StepLoad, all: &[Candidate], plan: &mut DraftPlan) {
         let costs = Arc::clone(&self.costs);
-        let cycles = Cycles::new(&costs, load);
+        let cycles = Cycles::new(&costs, load, &self.offered);
         let (idle, some): (Vec<_>, Vec<_>) =
             all.iter().filter(|one| one.most > 0).partition(|one| one.has_nothing);
         let is_open = |one: &&Candidate| self.states[&one.key].rests_until.is_none();
@@ -347,7 +391,7 @@ impl Speculation {
         let mut asked: Vec<(&Candidate, usize, DraftCause)> =
             idle.into_iter().map(|one| (one, one.most, DraftCause::Prior)).collect();
         let alone = StepLoad { sequences: 1, context: context / sequences as f64 };
-        let alone = Cycles::new(&costs, alone);
+        let alone = Cycles::new(&costs, alone, &self.offered);
         for (one, length) in open.into_iter().zip(lengths) {
             let unseen = self.states[&one.key].belief.cycles == 0;
             let pays = || alone.ranked(&[one]).0[0].rate > alone.plain_rate();
@@ -393,7 +437,8 @@ impl Speculation {
             some.iter().map(|one| self.states[&one.key].length.min(one.most)).collect();
         let same_set = last.iter().zip(&lengths).all(|(one, other)| (*one > 0) == (*other > 0));
         let drafts = some.iter().zip(&last).filter(|(_, length)| **length > 0);
-        let sums = drafts.fold(Sums::default(), |sums, (one, length)| sums.with(one, *length));
+        let sums =
+            drafts.fold(Sums::default(), |sums, (one, length)| cycles.with(sums, one, *length));
         let keeps = same_set && MARGIN * cycles.rate(sums) >= best;
         (ranking, if keeps { last } else { lengths })
     }
@@ -449,7 +494,7 @@ impl Speculation {
             read_us += one.read_us;
         }
         let cost = |length| {
-            let add = |sums: Sums, one: &&Candidate| sums.with(one, length);
+            let add = |sums: Sums, one: &&Candidate| cycles.with(sums, one, length);
             let sums = Sums { read_us, ..due.iter().fold(Sums::default(), add) };
             let Cycle { tokens, us } = cycles.of(sums);
             (us * cycles.plain_rate() - tokens, length)

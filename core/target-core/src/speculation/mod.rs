@@ -28,7 +28,7 @@ pub use step_cost::{CostCell, Size};
 
 use crate::draft_plan::{DecisionLog, LaneEvent, Policy};
 use crate::{Phase, Request, Sequence, SequenceKey, StepPart};
-use acceptance::{Belief, TrafficClass};
+use acceptance::{Belief, DraftResult, Offered, TrafficClass};
 use controller::RESUME_TOKENS;
 use parking::Parking;
 use report::Ranges;
@@ -124,6 +124,7 @@ pub struct Speculation {
     drafts: bool,
     /// Cycles since plain steps were measured, by number of sequences, and cycles until then.
     checks: BTreeMap<usize, (u32, u32)>,
+    offered: Offered,
     parking: Parking,
     ranges: Ranges,
     /// Decisions, for the log.
@@ -263,17 +264,25 @@ impl Speculation {
         self.ranges.count_step(self.states.len(), size.context / size.sequences);
     }
 
-    /// The drafter answered a request with no token. The draft took its time, so it counts as one
-    /// whose only token was wrong: a drafter that often has nothing is asked ever more rarely.
+    /// The drafter answered a request with no token. The draft took its time and cost no row. Nothing of
+    /// it was accepted, so a drafter that often has nothing is asked ever more rarely.
     pub fn proposed_nothing(&mut self, key: SequenceKey) {
-        let (start, rows, chooses, prefill, drafted) = (0, 2, true, false, 1);
+        let (start, rows, chooses, prefill, drafted) = (0, 1, true, false, 0);
         self.verified(&StepPart { key, start, rows, chooses, prefill, drafted }, 0);
     }
 
     fn verified(&mut self, block: &StepPart, accepted: usize) {
+        let load = self.states.len();
         let Some(state) = self.states.get_mut(&block.key) else { return };
         self.widest = self.widest.max(block.drafted);
-        state.belief.observe(&mut self.classes[state.class].1, block.drafted, accepted);
+        // What was left out counts as not accepted, and costs no row.
+        let asked = match state.cause {
+            Some(DraftCause::Forced) | None => block.drafted.max(1),
+            Some(_) => state.length.max(block.drafted),
+        };
+        let offered = block.drafted;
+        self.offered.observe(load, DraftResult { asked, offered, accepted });
+        state.belief.observe(&mut self.classes[state.class].1, asked, accepted);
         self.ranges.count_cycle(block.start, &state.belief.kinds);
         let Some(cause) = state.cause.take() else { return };
         state.cycles[cause as usize] += 1;
@@ -298,6 +307,7 @@ impl Speculation {
     pub fn change_drafter(&mut self, saved: &[CostCell]) {
         Arc::make_mut(&mut self.costs).restore_drafts(saved);
         self.classes.iter_mut().for_each(|(_, class)| *class = TrafficClass::default());
+        self.offered = Offered::default();
         self.parking.end();
     }
 }
@@ -376,6 +386,6 @@ impl Speculation {
 
     /// Everything for a heartbeat.
     pub fn figures(&self) -> SpeculationFigures {
-        self.ranges.figures(&self.costs, &self.classes)
+        self.ranges.figures(&self.costs, &self.offered, &self.classes)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use paceline_vocabulary::ExponentialMean;
 use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures, StepCost};
 
-use super::acceptance::{KINDS, TrafficClass};
+use super::acceptance::{KINDS, Offered, TrafficClass};
 use super::controller::{Cycles, StepLoad};
 use super::load::{SEQUENCES, range};
 use super::step_cost::{Costs, Size};
@@ -58,6 +58,7 @@ impl Ranges {
     pub(super) fn figures(
         &self,
         costs: &Costs,
+        offered: &Offered,
         classes: &[(String, TrafficClass)],
     ) -> SpeculationFigures {
         let fresh = TrafficClass::default();
@@ -66,8 +67,8 @@ impl Ranges {
         let mixture = class.mixture();
         // For each kind of text the better of both lanes counts.
         let bucket = |up_to: u32, steps, load: StepLoad, kinds: [f64; KINDS]| {
-            let gains =
-                Cycles::new(costs, load).gains(load.sequences, &class.table, REPORTED_LENGTH);
+            let cycles = Cycles::new(costs, load, offered);
+            let gains = cycles.gains(load.sequences, &class.table, REPORTED_LENGTH);
             let gain = kinds.iter().zip(gains).map(|(share, gain)| share * gain.max(1.0)).sum();
             SpeculationBucket { up_to, steps, gain }
         };

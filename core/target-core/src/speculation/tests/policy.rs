@@ -59,13 +59,15 @@ fn under_memory_pressure_no_sequence_drafts() {
             unread_rows: 0,
             can_draft: true,
             has_nothing: false,
+            longest: None,
             beyond_context: false,
         })
     };
     assert_eq!(scheduler.plan(true, reading), DraftPlan::default());
     let sequence = scheduler.get(key).expect("there");
     assert_eq!(scheduler.speculation.route(key, sequence).reason, RouteReason::KvPressure);
-    assert_eq!(scheduler.plan(false, reading), DraftPlan { feed: vec![key], ask: vec![(key, 15)] });
+    let plan = scheduler.plan(false, reading);
+    assert_eq!((plan.feed, plan.ask), (vec![key], vec![(key, 15)]));
 }
 
 #[test]
@@ -96,6 +98,7 @@ fn a_sequence_beyond_the_longest_context_does_not_draft() {
                 has_nothing: false,
                 unread_rows: 0,
                 can_draft: true,
+                longest: None,
                 beyond_context: beyond(key, one),
             })
         });
@@ -130,6 +133,7 @@ fn the_route_names_why_a_sequence_was_plain() {
             unread_rows: 500,
             can_draft: false,
             has_nothing: false,
+            longest: None,
             beyond_context: false,
         })
     });

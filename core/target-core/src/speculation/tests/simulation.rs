@@ -389,6 +389,7 @@ impl Simulation {
                 has_nothing: false,
                 unread_rows: unread,
                 can_draft: unread <= 256,
+                longest: None,
                 beyond_context: false,
             })
         });
