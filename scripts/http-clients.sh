@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a Python environment of tests/http_clients: the packages of its NAME.txt, in DIRECTORY/NAME.
-# http-clients.sh DIRECTORY NAME. Does nothing if the same packages are there already.
+# Makes an environment of tests/http_clients in DIRECTORY/NAME: for Python the packages of NAME.txt, for JavaScript those of
+# NAME/package.json, with the program beside it. http-clients.sh DIRECTORY NAME. Does nothing if the same is there already.
 # Exit code 75: the registry could not be reached, or does not have the packages.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -9,6 +9,20 @@ NO_REGISTRY=75 # EX_TEMPFAIL of sysexits.h: trying again later may help
 usage="usage: http-clients.sh DIRECTORY NAME"
 to=${1:?$usage}/${2:?$usage}
 requirements=$here/../tests/http_clients/$2.txt
+javascript=$here/../tests/http_clients/$2
+
+if [ -f "$javascript/package.json" ]; then
+    cmp -s "$javascript/package.json" "$to/package.json" && cmp -s "$javascript/program.mjs" "$to/program.mjs" && exit 0
+    rm -rf -- "$to"
+    mkdir -p "$to.part"
+    cp "$javascript/package.json" "$javascript/program.mjs" "$to.part/"
+    if ! npm install --prefix "$to.part" --silent --no-audit --no-fund --no-package-lock --ignore-scripts >&2; then
+        printf '%s\n' "http-clients: $2 could not be fetched from the package registry" >&2
+        exit "$NO_REGISTRY"
+    fi
+    mv "$to.part" "$to"
+    exit 0
+fi
 
 cmp -s "$requirements" "$to/requirements.txt" && exit 0
 

@@ -68,6 +68,37 @@ fn with_tools(test: &str, program: &str, manner: &str) {
     stack.stop();
 }
 
+/// One manner of a client of Ollama's API against the embedded pair.
+fn with_ollama(test: &str, program: &str, manner: &str) {
+    ollama_client(test, program, manner, &Stack::drafting("gateway.ollama = true\n"));
+}
+
+/// The same with tools, as [`with_tools`].
+fn with_ollama_tools(test: &str, program: &str, manner: &str) {
+    let parent = tempfile::tempdir().expect("a directory");
+    let stack = Stack::ready(&format!(
+        "target.model = {:?}\ndrafter.model = \"\"\ngateway.ollama = true\n",
+        model::calling(parent.path())
+    ));
+    ollama_client(test, program, manner, &stack);
+}
+
+/// The same with the embedded model that sees.
+fn with_ollama_images(test: &str, program: &str, manner: &str) {
+    let stack = Stack::ready(
+        "target.model = \"demo-vision\"\ndrafter.model = \"\"\ngateway.ollama = true\n",
+    );
+    ollama_client(test, program, manner, &stack);
+}
+
+fn ollama_client(test: &str, program: &str, manner: &str, stack: &Stack) {
+    let litellm = manner.starts_with("litellm");
+    let packages = if litellm { Packages::LiteLlm } else { Packages::Frameworks };
+    let Some(clients) = Clients::with(packages, test) else { return };
+    drive(&clients, stack, program, manner);
+    stack.wait_memory_back();
+}
+
 /// One test for each manner, named after it. `scripts/ignored.sh` reads the list.
 macro_rules! manners {
     ($(#[$attribute:meta] fn $test:ident = $with:ident($program:literal, $manner:literal);)*) => {
@@ -137,7 +168,31 @@ manners! {
     #[ignore = "more: a package of a registry"]
     fn instructor_forced_tool_calls = with_tools("litellm_instructor.py", "instructor_tools");
     #[ignore = "more: a package of a registry"]
+    fn ollama_answers_lists_and_facts = with_ollama("ollama_package.py", "ollama");
+    #[ignore = "more: a package of a registry"]
+    fn ollama_with_tools = with_ollama_tools("ollama_package.py", "ollama_tools");
+    #[ignore = "more: a package of a registry"]
+    fn ollama_with_images = with_ollama_images("ollama_package.py", "ollama_images");
+    #[ignore = "more: a package of a registry"]
+    fn langchain_of_ollama = with_ollama("ollama_package.py", "langchain");
+    #[ignore = "more: a package of a registry"]
+    fn langchain_of_ollama_with_tools = with_ollama_tools("ollama_package.py", "langchain_tools");
+    #[ignore = "more: a package of a registry"]
+    fn litellm_of_ollama = with_ollama("ollama_package.py", "litellm");
+    #[ignore = "more: a package of a registry"]
+    fn litellm_of_ollama_with_tools = with_ollama_tools("ollama_package.py", "litellm_tools");
+    #[ignore = "more: a package of a registry"]
     fn aider_turn_is_served = with_the_pair("aider_turn.py", "whole");
+}
+
+#[test]
+#[ignore = "more: a package of a registry"]
+fn ollama_of_javascript() {
+    let list = Packages::OllamaJs;
+    let Some(mut command) = Clients::javascript(list, "ollama_of_javascript") else { return };
+    let stack = Stack::drafting("gateway.ollama = true\n");
+    command.env("PACELINE_HTTP", stack.http_address()).env("PACELINE_MODEL", served(&stack));
+    Clients::passes(&mut command);
 }
 
 /// Runs the streams of a package, and kills the target under each. The other stream runs so that no

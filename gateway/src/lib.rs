@@ -117,7 +117,9 @@ pub struct Setup {
     pub listener: TcpListener,
     /// Where clients connect for HTTP; non-blocking. `None` if there is no HTTP.
     pub http_listener: Option<TcpListener>,
-    /// Whether another process holds both sockets too: connections then wait while no gateway
+    /// Where clients connect for Ollama's API besides; non-blocking.
+    pub ollama_listener: Option<TcpListener>,
+    /// Whether another process holds all sockets too: connections then wait while no gateway
     /// accepts them.
     pub are_held: bool,
     /// Keys and TLS.
@@ -139,13 +141,28 @@ impl Setup {
         // First the ports: whether they are free is known at once, and clients that connect while
         // the files are read wait instead of failing.
         let fronts = listeners(&config.gateway, &guard)?;
-        let FrontListeners { grpc: listener, http: http_listener, are_held } = fronts;
+        let FrontListeners {
+            grpc: listener,
+            http: http_listener,
+            ollama: ollama_listener,
+            are_held,
+        } = fronts;
         let format = tool_call_format(config.gateway.tool_format);
         let orders = LanguageOrders { format, vision: config.target.vision };
         let languages = Languages::read(&model_dir, orders)?;
         let life = Life::begin(&runtime_dir)?.started_with(settings);
         images::prepare(&runtime_dir)?;
-        Ok(Self { config, languages, runtime_dir, life, listener, http_listener, are_held, guard })
+        Ok(Self {
+            config,
+            languages,
+            runtime_dir,
+            life,
+            listener,
+            http_listener,
+            ollama_listener,
+            are_held,
+            guard,
+        })
     }
 }
 
@@ -153,10 +170,11 @@ impl Setup {
 struct FrontListeners {
     grpc: TcpListener,
     http: Option<TcpListener>,
+    ollama: Option<TcpListener>,
     are_held: bool,
 }
 
-/// The listeners of gRPC and HTTP: each inherited, else bound at its address. A parent of an
+/// The listeners of all fronts: each inherited, else bound at its address. A parent of an
 /// earlier version hands down gRPC's alone.
 fn listeners(settings: &GatewayConfig, guard: &guard::Guard) -> Result<FrontListeners, StartError> {
     let inherited = listen::inherited_tcp().map_err(StartError::Inherited)?;
@@ -171,15 +189,19 @@ fn listeners(settings: &GatewayConfig, guard: &guard::Guard) -> Result<FrontList
         None => bind(Front::Grpc, &settings.grpc)?,
     };
     let grpc = checked(Front::Grpc, grpc)?;
-    let http_is_held = inherited.http.is_some();
-    let http = match (inherited.http, settings.http.as_str()) {
-        (None, "") => return Ok(FrontListeners { grpc, http: None, are_held }),
-        (Some(_), "") => return Err(StartError::HttpNotServed),
-        (Some(listener), _) => listener,
-        (None, address) => bind(Front::Http, address)?,
+    if inherited.http.is_some() && settings.http.is_empty() {
+        return Err(StartError::HttpNotServed);
+    }
+    let http_address = Some(settings.http.as_str()).filter(|address| !address.is_empty());
+    let mut further = |front: Front, inherited: Option<TcpListener>, address: Option<&str>| {
+        let Some(address) = address else { return Ok(None) };
+        are_held &= inherited.is_some();
+        let listener = inherited.map_or_else(|| bind(front, address), Ok)?;
+        checked(front, listener).map(Some)
     };
-    are_held &= http_is_held;
-    Ok(FrontListeners { grpc, http: Some(checked(Front::Http, http)?), are_held })
+    let http = further(Front::Http, inherited.http, http_address)?;
+    let ollama = further(Front::Ollama, inherited.ollama, settings.ollama.address())?;
+    Ok(FrontListeners { grpc, http, ollama, are_held })
 }
 
 /// The format of tool calls that the operator names; `None` leaves it to the model's files.

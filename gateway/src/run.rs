@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use paceline_process::{Config, Notifier, RuntimeDir, socket, task, telemetry};
 use paceline_protocols::aliases::Aliases;
 use paceline_protocols::sse::KEEP_ALIVE;
@@ -52,15 +53,23 @@ struct Sockets {
     grpc: Socket,
     /// `None` if there is no HTTP.
     http: Option<Socket>,
+    /// `None` if Ollama's API has no address of its own.
+    ollama: Option<Socket>,
 }
 
 impl Sockets {
+    /// All of them, with the names of their protocols.
+    fn all(&self) -> impl Iterator<Item = (&'static str, &Socket)> {
+        let further = [("HTTP", &self.http), ("Ollama", &self.ollama)];
+        let further =
+            further.into_iter().filter_map(|(name, socket)| Some((name, socket.as_ref()?)));
+        std::iter::once(("gRPC", &self.grpc)).chain(further)
+    }
+
     /// Their addresses, for people.
     fn addresses(&self) -> String {
-        match &self.http {
-            Some(http) => format!("{} (gRPC) and {} (HTTP)", self.grpc.address, http.address),
-            None => self.grpc.address.to_string(),
-        }
+        let address = |(name, socket): (_, &Socket)| format!("{} ({name})", socket.address);
+        self.all().map(address).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -106,14 +115,25 @@ struct Running {
 /// Serves until asked to end, by `events` or by the supervisor's order.
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     // The life lasts until the end, so that no other gateway removes this one's files as left ones.
-    let Setup { config, languages, runtime_dir, life, listener, http_listener, are_held, guard } =
-        setup;
+    let Setup {
+        config,
+        languages,
+        runtime_dir,
+        life,
+        listener,
+        http_listener,
+        ollama_listener,
+        are_held,
+        guard,
+    } = setup;
     let notifier = Notifier::inherited();
-    let sockets =
-        Successor::new(notifier.clone(), &listener, http_listener.as_ref()).and_then(|successor| {
-            let http = http_listener.map(Socket::of).transpose()?;
-            Ok((successor, Sockets { grpc: Socket::of(listener)?, http }))
-        });
+    let (http, ollama) = (http_listener.as_ref(), ollama_listener.as_ref());
+    let successor = Successor::new(notifier.clone(), &listener, http, ollama);
+    let sockets = successor.and_then(|successor| {
+        let http = http_listener.map(Socket::of).transpose()?;
+        let ollama = ollama_listener.map(Socket::of).transpose()?;
+        Ok((successor, Sockets { grpc: Socket::of(listener)?, http, ollama }))
+    });
     let (successor, sockets) = match sockets {
         Ok(sockets) => sockets,
         Err(error) => {
@@ -168,8 +188,7 @@ pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
 impl Gateway {
     fn log_addresses(&self, sockets: &Sockets, guard: &Guard) {
         let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
-        let http = sockets.http.as_ref().map(|socket| ("http", socket));
-        for (protocol, socket) in std::iter::once(("grpc", &sockets.grpc)).chain(http) {
+        for (protocol, socket) in sockets.all() {
             let address = socket.address;
             tracing::info!(%address, protocol, epoch = self.epoch.0, "gateway listens");
             if !socket.is_loopback() {
@@ -232,7 +251,7 @@ impl Gateway {
         guard: Guard,
     ) -> JoinHandle<()> {
         self.sample(Arc::clone(&inference.metrics));
-        let Sockets { grpc: grpc_socket, http: http_socket } = sockets;
+        let Sockets { grpc: grpc_socket, http: http_socket, ollama: ollama_socket } = sockets;
         let decoding = Decoding::new(cores() / 2);
         let budget = inference.budget.clone();
         let listeners = Listeners::new(guard, &config.limits, budget, self.ends.clone());
@@ -243,7 +262,13 @@ impl Gateway {
                 calls: self.slots.clone(),
                 standing: self.standing.subscribe(),
                 decoding: decoding.clone(),
-                aliases: Aliases { names, is_loopback: socket.is_loopback() },
+                aliases: Aliases {
+                    names,
+                    is_loopback: [Some(&socket), ollama_socket.as_ref()]
+                        .into_iter()
+                        .flatten()
+                        .all(Socket::is_loopback),
+                },
                 overview: self.overview(&inference),
                 orders: Arc::new(OrderBook::new(inference.upstream.clone())),
                 guard: listeners.guard(),
@@ -251,8 +276,11 @@ impl Gateway {
             };
             let settings = &config.gateway;
             let sites = Sites::new(&settings.hosts, Cors::new(&settings.cors_origins));
-            let wire = HttpWire::new(http::router(Arc::new(front)), sites);
-            listeners.clone().serve(socket.listener, wire)
+            let ollama = settings.ollama.is_served();
+            let wire = HttpWire::new(http::router(Arc::new(front), ollama), sites);
+            let sockets = std::iter::once(socket).chain(ollama_socket);
+            let serve = |socket: Socket| listeners.clone().serve(socket.listener, wire.clone());
+            join_all(sockets.map(serve).collect::<Vec<_>>())
         });
         let (slots, standing) = (self.slots.clone(), self.standing.subscribe());
         let leaving = self.ends.leaving.clone();

@@ -85,11 +85,13 @@ impl Successor {
         notifier: Notifier,
         grpc: &TcpListener,
         http: Option<&TcpListener>,
+        ollama: Option<&TcpListener>,
     ) -> io::Result<Self> {
         let starter = match notifier.manager() {
             Manager::Serve => Starter::Serve(notifier.messages()?),
             Manager::Systemd => {
-                let fronts = [(Front::Grpc, Some(grpc)), (Front::Http, http)];
+                let fronts =
+                    [(Front::Grpc, Some(grpc)), (Front::Http, http), (Front::Ollama, ollama)];
                 let mut sockets = vec![];
                 for (front, listener) in fronts {
                     if let Some(listener) = listener {

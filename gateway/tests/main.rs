@@ -20,6 +20,7 @@ mod inference;
 mod keyring;
 mod life;
 mod messages;
+mod ollama;
 mod page_orders;
 mod process;
 mod questions;

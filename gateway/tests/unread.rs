@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use h2::client::{ResponseFuture, SendRequest};
+use paceline_process::config::OllamaApi;
 use paceline_process::task;
 use paceline_proto::internal::v1::{ServiceState, TokenBatch};
 use paceline_proto::smg::grpc::common::SubscribeKvEventsRequest;
@@ -33,7 +34,8 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 /// Paths of HTTP whose answers no model writes.
-const PAGES: [&str; 5] = ["/", "/metrics", "/status", "/v1/models", "/health"];
+const PAGES: [&str; 7] =
+    ["/", "/metrics", "/status", "/v1/models", "/health", "/api/tags", "/api/ps"];
 /// Window of a client that takes a stream's first bytes.
 const SOME: u32 = 65_535;
 /// Largest window of HTTP/2.
@@ -159,7 +161,11 @@ async fn answer_all(mut fake: Fake) {
 
 #[tokio::test]
 async fn no_method_keeps_a_connection_whose_answer_is_not_read() {
-    let (stage, fake, mut attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
+    let (stage, fake, mut attachment) = Stage::serving(|config| {
+        config.limits.unread_s = 1;
+        config.gateway.ollama = OllamaApi::WithHttp;
+    })
+    .await;
     fake.operator.report(v1::StatusResponse::default());
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
     attachment.service(ready(&demo)).await;

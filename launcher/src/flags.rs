@@ -16,6 +16,8 @@ use crate::args::ServeArgs;
 
 /// The word for no drafter and for no HTTP service.
 const OFF: &str = "off";
+/// The address on which Ollama listens.
+const OLLAMA_ADDRESS: &str = "127.0.0.1:11434";
 /// Flag of any setting.
 const SET: &str = "--set";
 /// Host of the HTTP service if the configuration has none and a port is named.
@@ -66,6 +68,9 @@ impl Flags {
         if let Some(http) = &args.http {
             let address = if http == OFF { "" } else { http };
             flags.add("--http", "gateway.http", address);
+        }
+        if args.ollama {
+            flags.add("--ollama", "gateway.ollama", OLLAMA_ADDRESS);
         }
         if let Some(threads) = &args.threads {
             flags.add("--threads", "target.threads", threads);

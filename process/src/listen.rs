@@ -26,6 +26,8 @@ pub enum Front {
     Grpc,
     /// Where HTTP is served. A parent of an earlier version does not know it.
     Http,
+    /// Where Ollama's API is served besides. A parent holds it if `serve` was told of it.
+    Ollama,
 }
 
 impl Front {
@@ -34,6 +36,7 @@ impl Front {
         match self {
             Front::Grpc => "grpc",
             Front::Http => "http",
+            Front::Ollama => "ollama",
         }
     }
 
@@ -42,6 +45,7 @@ impl Front {
         match self {
             Front::Grpc => "gateway.grpc",
             Front::Http => "gateway.http",
+            Front::Ollama => "gateway.ollama",
         }
     }
 
@@ -50,6 +54,7 @@ impl Front {
         match self {
             Front::Grpc => "Grpc",
             Front::Http => "Http",
+            Front::Ollama => "Ollama",
         }
     }
 }
@@ -62,6 +67,8 @@ pub struct Inherited {
     pub grpc: Option<TcpListener>,
     /// Where HTTP is served.
     pub http: Option<TcpListener>,
+    /// Where Ollama's API is served.
+    pub ollama: Option<TcpListener>,
 }
 
 /// The inherited front listeners. LISTEN_PID is checked if it is set: a parent that forks and execs
@@ -73,11 +80,18 @@ pub struct Inherited {
 /// not say which is which.
 pub fn inherited_tcp() -> io::Result<Inherited> {
     if let Some(fds) = listen_fds()? {
-        let grpc = fds.grpc.map(|fd| checked(fd, Front::Grpc)).transpose()?;
-        let http = fds.http.map(|fd| checked(fd, Front::Http)).transpose()?;
-        return Ok(Inherited { grpc, http });
+        let Fronts { grpc, http, ollama } = fds;
+        return Ok(Inherited {
+            grpc: grpc.map(|fd| checked(fd, Front::Grpc)).transpose()?,
+            http: http.map(|fd| checked(fd, Front::Http)).transpose()?,
+            ollama: ollama.map(|fd| checked(fd, Front::Ollama)).transpose()?,
+        });
     }
-    Ok(Inherited { grpc: of_launchd(Front::Grpc)?, http: of_launchd(Front::Http)? })
+    Ok(Inherited {
+        grpc: of_launchd(Front::Grpc)?,
+        http: of_launchd(Front::Http)?,
+        ollama: of_launchd(Front::Ollama)?,
+    })
 }
 
 /// The variables by which a child finds these listeners with [`inherited_tcp`], in the order in which
@@ -129,6 +143,7 @@ fn checked(fd: OwnedFd, front: Front) -> io::Result<TcpListener> {
 struct Fronts<T> {
     grpc: Option<T>,
     http: Option<T>,
+    ollama: Option<T>,
 }
 
 /// The front sockets' descriptors of the LISTEN_FDS convention; `None` without the convention.
@@ -154,32 +169,36 @@ fn listen_fds() -> io::Result<Option<Fronts<OwnedFd>>> {
     // SAFETY: the convention gives these descriptors to this process, the loop above found them
     // open, their places differ, and this is the only place that takes them.
     let own = |place| unsafe { OwnedFd::from_raw_fd(FIRST_FD + place) };
-    Ok(Some(Fronts { grpc: places.grpc.map(own), http: places.http.map(own) }))
+    let Fronts { grpc, http, ollama } = places;
+    Ok(Some(Fronts { grpc: grpc.map(own), http: http.map(own), ollama: ollama.map(own) }))
 }
 
 /// Places of the front sockets among `count` descriptors. A single one is gRPC's unless it is named
-/// `http`; of several, one is named `grpc` and at most one `http`, and others are left alone.
+/// `http`; of several, one is named `grpc`, at most one `http` and one `ollama`, and others are left
+/// alone.
 fn places(count: &str, names: Option<&str>) -> Result<Fronts<i32>, String> {
     let words: Vec<&str> = names.unwrap_or_default().split(':').collect();
     let bad = |found: String| {
         Err(format!(
-            "expected LISTEN_FDS to be 1, or of LISTEN_FDNAMES one to be \"grpc\" and at most one \"http\", found {found}"
+            "expected LISTEN_FDS to be 1, or of LISTEN_FDNAMES one to be \"grpc\", at most one \"http\" and one \"ollama\", found {found}"
         ))
     };
+    // The one place of a front; nothing if there are several.
     let named = |front: Front, many: usize| {
-        let places = (0..).zip(words.iter().take(many));
-        places.filter(|(_, name)| **name == front.name()).map(|(place, _)| place).collect()
+        let mut places = (0..).zip(words.iter().take(many));
+        let place = places.find(|(_, name)| **name == front.name()).map(|(place, _)| place);
+        let is_alone = !places.any(|(_, name)| *name == front.name());
+        is_alone.then_some(place)
     };
     match count.parse::<usize>() {
         Ok(0) => Ok(Fronts::default()),
-        Ok(1) if words == [Front::Http.name()] => Ok(Fronts { grpc: None, http: Some(0) }),
-        Ok(1) => Ok(Fronts { grpc: Some(0), http: None }),
+        Ok(1) if words == [Front::Http.name()] => Ok(Fronts { http: Some(0), ..Fronts::default() }),
+        Ok(1) => Ok(Fronts { grpc: Some(0), ..Fronts::default() }),
         Ok(many) if many <= MOST_FDS => {
-            let grpc: Vec<i32> = named(Front::Grpc, many);
-            let http: Vec<i32> = named(Front::Http, many);
-            match (grpc.as_slice(), http.as_slice()) {
-                ([grpc], []) => Ok(Fronts { grpc: Some(*grpc), http: None }),
-                ([grpc], [http]) => Ok(Fronts { grpc: Some(*grpc), http: Some(*http) }),
+            match [Front::Grpc, Front::Http, Front::Ollama].map(|front| named(front, many)) {
+                [Some(grpc @ Some(_)), Some(http), Some(ollama)] => {
+                    Ok(Fronts { grpc, http, ollama })
+                }
                 _ => bad(format!("LISTEN_FDS={count}, LISTEN_FDNAMES={}", words.join(":"))),
             }
         }
@@ -217,6 +236,7 @@ mod tests {
             ("2", Some("grpc:grpc")),
             ("2", Some("http:http")),
             ("2", Some("http:other")),
+            ("3", Some("ollama:grpc:ollama")),
             ("3", Some("http:grpc:http")),
             ("2", Some("a:b:grpc")),
             ("99", None),
@@ -234,12 +254,20 @@ mod tests {
 
     #[test]
     fn what_is_handed_down_is_found_by_its_name() {
-        for order in [[Front::Grpc, Front::Http], [Front::Http, Front::Grpc]] {
+        let orders = [
+            [Front::Grpc, Front::Http, Front::Ollama],
+            [Front::Ollama, Front::Http, Front::Grpc],
+            [Front::Http, Front::Grpc, Front::Ollama],
+        ];
+        for order in orders {
             let [(_, count), (_, names)] = variables(&order);
-            let expected = order.map(|front| order.iter().position(|other| *other == front));
-            let (grpc, http) = found(&count, Some(&names));
-            let place = |front: Front| if front == Front::Grpc { grpc } else { http };
-            assert_eq!(order.map(|front| place(front).map(|at| at as usize)), expected);
+            let found = places(&count, Some(&names)).expect("clear");
+            let place = |front: Front| match front {
+                Front::Grpc => found.grpc,
+                Front::Http => found.http,
+                Front::Ollama => found.ollama,
+            };
+            assert_eq!(order.map(place), [Some(0), Some(1), Some(2)]);
         }
     }
 }

@@ -37,6 +37,8 @@ pub enum Values {
     Boolean(bool),
     /// One of these texts.
     Words(&'static [&'static str]),
+    /// One of these numbers.
+    Numbers(&'static [f64]),
     /// A list of this one text.
     ListOf(&'static str),
 }
@@ -165,6 +167,9 @@ impl Values {
             (Values::Empty, Value::Object(object)) => object.is_empty(),
             (Values::Boolean(wanted), Value::Bool(found)) => wanted == *found,
             (Values::Words(words), Value::String(found)) => words.contains(&found.as_str()),
+            (Values::Numbers(numbers), Value::Number(found)) => {
+                found.as_f64().is_some_and(|found| numbers.contains(&found))
+            }
             (Values::ListOf(word), Value::Array(list)) => list.iter().all(|one| one == word),
             _ => false,
         }
@@ -179,6 +184,7 @@ impl Values {
             }
             Values::Boolean(value) => format!("{value}, the one value that is served"),
             Values::Words(words) => format!("one of {words:?}, the values that are served"),
+            Values::Numbers(numbers) => format!("one of {numbers:?}, the values that are served"),
             Values::ListOf(word) => format!("[{word:?}], the one value that is served"),
         }
     }
@@ -196,6 +202,7 @@ mod tests {
         accepted("empty", Values::Empty, "a client"),
         accepted("boolean", Values::Boolean(true), "a client"),
         accepted("word", Values::Words(&["a", "b"]), "a client"),
+        accepted("number", Values::Numbers(&[0.0, 1.0]), "a client"),
         accepted("list", Values::ListOf("a"), "a client"),
     ];
 
@@ -227,6 +234,7 @@ mod tests {
             ("empty", vec![json!(""), json!([]), json!({})], vec![json!("a"), json!(0)]),
             ("boolean", vec![json!(true)], vec![json!(false), json!("true")]),
             ("word", vec![json!("a"), json!("b")], vec![json!("c"), json!(["a"])]),
+            ("number", vec![json!(0), json!(1.0)], vec![json!(2), json!("0")]),
             ("list", vec![json!(["a"]), json!([])], vec![json!(["a", "b"]), json!("a")]),
         ] {
             assert_eq!(refused(name, Value::Null), None);

@@ -5,7 +5,7 @@ use paceline_text::images::ReservedTokens;
 
 use super::anthropic::decode::{Purpose, decode as messages};
 use super::responses::decode::decode as responses;
-use super::{json, openai};
+use super::{json, ollama, openai};
 use crate::inference::error::Result;
 use crate::inference::request::{Request, check};
 
@@ -22,16 +22,22 @@ pub enum BodyKind {
     Messages,
     /// `/v1/messages/count_tokens`
     CountTokens,
+    /// `/api/chat`
+    OllamaChat,
+    /// `/api/generate`
+    OllamaGenerate,
 }
 
 impl BodyKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
         Self::Messages,
         Self::CountTokens,
+        Self::OllamaChat,
+        Self::OllamaGenerate,
     ];
 
     /// The checked request in a body.
@@ -52,6 +58,12 @@ impl BodyKind {
             Self::CountTokens => {
                 messages(json::decode(bytes, json::MAX_NUMBERS)?, Purpose::Count)?.input
             }
+            Self::OllamaChat => {
+                ollama::decode::chat(json::decode(bytes, json::MAX_NUMBERS)?)?.input
+            }
+            Self::OllamaGenerate => {
+                ollama::decode::generate(json::decode(bytes, json::MAX_NUMBERS)?, || None)?.input
+            }
         };
         check(input, ReservedTokens::new(None))
     }
@@ -70,6 +82,8 @@ mod tests {
             r#"{"input":"hi"}"#.to_owned(),
             format!(r#"{{"model":"m","max_tokens":5,{turn}}}"#),
             format!(r#"{{"model":"m",{turn}}}"#),
+            format!(r#"{{"model":"m",{turn}}}"#),
+            r#"{"model":"m","prompt":"hi"}"#.to_owned(),
         ];
         for (kind, body) in BodyKind::ALL.into_iter().zip(&good) {
             kind.request(body.as_bytes()).unwrap_or_else(|error| panic!("{kind:?}: {error:?}"));

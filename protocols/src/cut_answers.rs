@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::answer::Head;
 use super::anthropic::decode::Asked as MessagesAsked;
 use super::anthropic::encode::MessageWriter;
+use super::ollama::encode::{Form, OllamaWriter};
 use super::openai::chat::write::ChatWriter;
 use super::openai::params::Asked;
 use super::protocol::AnswerWriter;
@@ -153,6 +154,22 @@ fn message_streamed(events: &[Value]) -> Seen {
     seen
 }
 
+/// Of the objects of Ollama's API, which are one if the answer is whole.
+fn ollama_seen(objects: &[Value]) -> Seen {
+    let mut seen = Seen::default();
+    for object in objects {
+        let message = &object["message"];
+        seen.text += &text(&message["content"]);
+        seen.thought += &text(&message["thinking"]);
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let function = &call["function"];
+            seen.calls.push((text(&function["name"]), function["arguments"].to_string()));
+        }
+        seen.end += &text(&object["done_reason"]);
+    }
+    seen
+}
+
 /// Each protocol's whole answer, which is what its client makes of the stream.
 fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     let mut events = Vec::new();
@@ -178,6 +195,16 @@ fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
     whole
 }
 
+/// The answer of Ollama's API, whole and streamed.
+fn seen_by_ollama(pieces: &[AnswerEvent]) -> Seen {
+    let mut events = Vec::new();
+    pieces.iter().cloned().for_each(|event| collect(&mut events, event));
+    let writer = || OllamaWriter::new(head(), Form::Chat, None);
+    let whole = ollama_seen(&[writer().whole(events).json()]);
+    assert_eq!(whole, ollama_seen(&streamed(writer(), pieces.to_vec())));
+    whole
+}
+
 /// The tool calls of the whole sample, as Chat has them.
 fn calls_of(model: &Model, ids: &[u32]) -> Vec<(String, String)> {
     let events = model.events(ids, offered(), &[1], &[], FinishReason::Stop);
@@ -199,6 +226,13 @@ fn check(sample: &SampleAnswer, tokens: bool) {
         for size in [1, 4] {
             let events = model.events(&ids[..end], offered(), &[size], &[], FinishReason::Length);
             by_size.push(seen(&events));
+            let (ollama, [chat, response, _]) =
+                (seen_by_ollama(&events), &by_size[by_size.len() - 1]);
+            assert_eq!((&ollama.text, &ollama.thought), (&chat.text, &chat.thought), "{what}");
+            assert_eq!(ollama.end, "length", "{what}");
+            // A cut call is not shown.
+            let cut = usize::from(response.is_cut == Some(true));
+            assert_eq!(ollama.calls.len(), chat.calls.len() - cut, "{what}");
         }
         assert_eq!(by_size[0], by_size[1], "{what}");
         let [chat, response, message] = by_size.swap_remove(0);
@@ -331,6 +365,10 @@ fn a_tool_call_that_the_model_breaks_off_is_run_by_no_client() {
                 let all = runnable(&pieces);
                 assert!(all.iter().all(|(calls, _)| *calls == all[0].0), "{what}: {all:?}");
                 assert_eq!(all[0].0.len(), ended, "{what}: {all:?}");
+                let ollama = seen_by_ollama(&pieces).calls;
+                let ollama: Vec<Call> =
+                    ollama.iter().filter_map(|(name, text)| parsed(&json!(name), text)).collect();
+                assert_eq!(ollama, all[0].0, "{what}");
                 let ends = all.map(|(_, end)| end);
                 let (chat, message) = match ended {
                     0 => ("stop", "end_turn"),

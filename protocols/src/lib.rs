@@ -3,7 +3,7 @@
 //! answer is written of the same events. No sockets, no tasks: the gateway calls this.
 //!
 //! - [`inference`]: requests and errors in no protocol's words
-//! - [`openai`], [`responses`], [`anthropic`]: protocols over HTTP
+//! - [`openai`], [`responses`], [`anthropic`], [`ollama`]: protocols over HTTP
 //! - [`grpc`]: our own protocol, [`vllm`] the one by which routers drive engines
 //!
 //! Shared by the protocols over HTTP:
@@ -31,6 +31,7 @@ pub mod grpc;
 pub mod inference;
 pub mod json;
 pub mod number;
+pub mod ollama;
 pub mod openai;
 pub mod paths;
 pub mod pieces;

@@ -14,7 +14,7 @@ use super::dialect::Dialect;
 use super::json::{self, AnyObject};
 use super::paths::FieldPaths;
 use super::pieces::WholeAnswer;
-use super::sse::{KeepAlive, SseEvent};
+use super::sse::{KeepAlive, SseEvent, StreamForm};
 use crate::inference::error::{InferenceError, Result};
 use crate::inference::input::RequestInput;
 use crate::inference::model::TokenCount;
@@ -31,6 +31,14 @@ pub trait Protocol: Send + Sync + 'static {
     const METHOD: &'static str;
     /// Most numbers in a body.
     const MAX_NUMBERS: usize = json::MAX_NUMBERS;
+
+    /// The answer to a request that asks nothing of the model; `None` for all others.
+    ///
+    /// # Errors
+    /// The name of the model is not served.
+    fn at_once(_body: &Self::Body, _context: &DecodeContext<'_>) -> Result<Option<Value>> {
+        Ok(None)
+    }
 
     /// The request for the middle, and the writer of its answer.
     ///
@@ -100,8 +108,11 @@ impl AllowedToolCalls {
     }
 }
 
-/// Writes one answer, whole or as server-sent events.
+/// Writes one answer, whole or as the events of a stream.
 pub trait AnswerWriter: Send + Unpin + 'static {
+    /// How the events of a stream are written.
+    const FORM: StreamForm = StreamForm::ServerSentEvents;
+
     /// The events for the next piece of the answer, in order. What a protocol writes before the
     /// first piece is written with it.
     fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent>;

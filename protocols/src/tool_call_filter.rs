@@ -6,7 +6,7 @@ use paceline_text::stream::{AnswerEvent, AnswerPart};
 
 use super::pieces::WholeAnswer;
 use super::protocol::{AllowedToolCalls, AnswerWriter};
-use super::sse::{KeepAlive, SseEvent};
+use super::sse::{KeepAlive, SseEvent, StreamForm};
 use crate::inference::bounds::SampleCount;
 use crate::inference::error::InferenceError;
 
@@ -70,6 +70,8 @@ impl SampleCalls {
 }
 
 impl<W: AnswerWriter> AnswerWriter for ToolCallFilter<W> {
+    const FORM: StreamForm = W::FORM;
+
     fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
         let event = self.filtered(event);
         self.writer.event(event)

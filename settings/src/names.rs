@@ -111,6 +111,69 @@ impl<'de> Deserialize<'de> for Operators {
     }
 }
 
+/// Where Ollama's API is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OllamaApi {
+    /// `false`: nowhere.
+    #[default]
+    Off,
+    /// `true`: on the address of HTTP.
+    WithHttp,
+    /// There, and on this address.
+    At(String),
+}
+
+impl OllamaApi {
+    /// Whether it is served.
+    pub fn is_served(&self) -> bool {
+        *self != Self::Off
+    }
+
+    /// The address that it has besides that of HTTP.
+    pub fn address(&self) -> Option<&str> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::Off | Self::WithHttp => None,
+        }
+    }
+
+    fn of_text(text: &str) -> Self {
+        match text {
+            "false" | "" => Self::Off,
+            "true" => Self::WithHttp,
+            address => Self::At(address.to_owned()),
+        }
+    }
+}
+
+impl Serialize for OllamaApi {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off | Self::WithHttp => serializer.serialize_bool(self.is_served()),
+            Self::At(address) => serializer.serialize_str(address),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OllamaApi {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+        impl Visitor<'_> for Forms {
+            type Value = OllamaApi;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or an address")
+            }
+            fn visit_bool<E: de::Error>(self, served: bool) -> Result<OllamaApi, E> {
+                Ok(if served { OllamaApi::WithHttp } else { OllamaApi::Off })
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OllamaApi, E> {
+                Ok(OllamaApi::of_text(text))
+            }
+        }
+        deserializer.deserialize_any(Forms)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

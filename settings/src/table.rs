@@ -9,7 +9,7 @@ use crate::applies::Applies;
 use crate::auto::Auto;
 use crate::declare::{Declared, OutOfBounds, settings};
 use crate::drafter_models::DrafterModels;
-use crate::names::{ModelAliases, Operators, words};
+use crate::names::{ModelAliases, OllamaApi, Operators, words};
 use crate::words::{
     AUTO_COSTS, DRAFTER_KINDS, Device, DrafterQuantize, DrafterStart, ExactLanes, ForceWord,
     LogFormat, ProductsSetting, ToolFormat, WiredMemory,
@@ -27,6 +27,8 @@ settings! {
             "names for which the served model answers, besides its own: [\"gpt-5\"], or \"*\" = any; auto = any if only this machine reaches http";
         tool_format: ToolFormat = ToolFormat::Auto, any, Gateway,
             "how calls of tools are written: auto (as template and model say) | none | hermes | qwen_xml | llama3 | gemma4 | harmony | mistral_list | mistral_args | minicpm | glm";
+        ollama: OllamaApi = OllamaApi::Off, any, Service,
+            "Ollama's API: true = on the address of http | an address as \"127.0.0.1:11434\" = there as well | false";
         /// Without a bound a model thinks as it was trained to.
         thinking_budget: u32 = 0, any, Gateway,
             "tokens after which a thought is ended, for requests that set no bound of their own; 0 = none";

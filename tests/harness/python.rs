@@ -25,6 +25,8 @@ pub enum Packages {
     Smg,
     /// The router `vllm-router`.
     VllmRouter,
+    /// Ollama's package for JavaScript.
+    OllamaJs,
 }
 
 impl Packages {
@@ -37,6 +39,7 @@ impl Packages {
             Self::Aider => "aider",
             Self::Smg => "smg",
             Self::VllmRouter => "vllm_router",
+            Self::OllamaJs => "ollama_js",
         }
     }
 }
@@ -81,6 +84,20 @@ impl Clients {
         }
         assert!(made.status.success(), "{errors}");
         Some(Self { python: parent.join(list).join("bin/python") })
+    }
+
+    /// The program of this list for JavaScript, in the folder of its packages. `None` as for
+    /// [`Clients::with`].
+    ///
+    /// # Panics
+    /// Those of [`Clients::with`].
+    pub fn javascript(packages: Packages, test: &str) -> Option<Command> {
+        Self::with(packages, test)?;
+        let mut command = Command::new("node");
+        command.arg("program.mjs");
+        command.current_dir(programs().join("http-clients").join(packages.list()));
+        Self::clear_environment(&mut command);
+        Some(command)
     }
 
     /// Python with these arguments, in `tests/http_clients`. It writes nothing there.

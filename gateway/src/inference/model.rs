@@ -2,7 +2,7 @@
 
 use paceline_protocols::inference::error::Result;
 use paceline_protocols::inference::model::ModelDescription;
-use paceline_text::prompt::Template;
+use paceline_text::prompt::{Infill, Template};
 
 use super::fit::check_model;
 use super::{Inference, Served};
@@ -25,8 +25,11 @@ impl Inference {
             context_length: model.context_length,
             max_prompt_tokens: self.limits.max_prompt_tokens.or(model.context_length),
             max_new_tokens: self.limits.max_new_tokens.or(model.context_length),
+            weight_bytes: model.weight_bytes,
             chat: template.is_some(),
             tools: template.is_some_and(Template::knows_tools),
+            thinks: template.is_some_and(|template| template.answer_format().thoughts),
+            infills: Infill::of(&language.tokens).is_some(),
             images: language
                 .images
                 .as_deref()

@@ -100,6 +100,11 @@ impl OpenRequest {
         }
     }
 
+    /// Ends a request that asked nothing of the model.
+    pub fn answered(mut self) {
+        self.record.ended(Ok(()));
+    }
+
     /// Counts the tokens of the request's prompt.
     ///
     /// # Errors

@@ -134,7 +134,7 @@ impl Exchange {
             guard: Guard::prepare(&Config::default()).expect("no files"),
             keep_alive,
         };
-        let router = router(Arc::new(front));
+        let router = router(Arc::new(front), true);
         Self { router, fake, language, _attachment: attachment, _dir: dir }
     }
 

@@ -100,6 +100,7 @@ impl Stage {
             life,
             listener,
             http_listener: Some(http_listener),
+            ollama_listener: None,
             are_held: false,
             guard,
         };

@@ -25,6 +25,9 @@ pub struct ServeArgs {
     /// Port of the HTTP service; its host stays as configured [default: 8061]
     #[arg(long, value_name = "PORT", conflicts_with = "http")]
     pub port: Option<u16>,
+    /// Serve Ollama's API, on Ollama's own port as well (gateway.ollama = "127.0.0.1:11434")
+    #[arg(long)]
+    pub ollama: bool,
     /// Threads of the matrix products on the CPU, of model and drafter each (target.threads,
     /// drafter.threads) [default: auto, all cores]
     #[arg(long, value_name = "N|auto")]

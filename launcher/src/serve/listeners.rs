@@ -2,12 +2,13 @@
 //! this one, else bound here.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use paceline_process::config::GatewayConfig;
 use paceline_process::listen::{self, Front, HTTP_NOT_SERVED};
 use paceline_process::task;
 use paceline_system::Clock;
+use paceline_system::platform::port_holder;
 use paceline_vocabulary::Exit;
 use tokio::task::JoinHandle;
 
@@ -27,6 +28,8 @@ pub struct FrontListeners {
     pub grpc: FrontListener,
     /// The listener of the HTTP port; `None` if `gateway.http` is empty.
     pub http: Option<FrontListener>,
+    /// The listener of Ollama's port; `None` without one.
+    pub ollama: Option<FrontListener>,
 }
 
 impl FrontListeners {
@@ -48,9 +51,17 @@ impl FrontListeners {
             (Some(socket), _) => Some(socket),
             (None, address) => Some(bind(Front::Http, address, retry).await?),
         };
+        let ollama = match (handed.ollama, settings.ollama.address()) {
+            (_, None) => None,
+            (Some(socket), Some(address)) => Some(listener(socket, address)),
+            (None, Some(address)) => {
+                Some(listener(bind(Front::Ollama, address, retry).await?, address))
+            }
+        };
         Ok(Self {
             grpc: listener(grpc, &settings.grpc),
             http: http.map(|socket| listener(socket, &settings.http)),
+            ollama,
         })
     }
 
@@ -80,7 +91,8 @@ impl FrontListeners {
     /// The sockets in the order in which the gateway inherits them.
     pub fn sockets(&self) -> impl Iterator<Item = (Front, &TcpListener)> {
         let http = self.http.as_ref().map(|http| (Front::Http, &http.socket));
-        std::iter::once((Front::Grpc, &self.grpc.socket)).chain(http)
+        let ollama = self.ollama.as_ref().map(|ollama| (Front::Ollama, &ollama.socket));
+        std::iter::once((Front::Grpc, &self.grpc.socket)).chain(http).chain(ollama)
     }
 }
 
@@ -118,6 +130,17 @@ pub fn unusable(address: &str, error: &io::Error) -> String {
     format!("address {address} {what} ({error}); {advice}")
 }
 
+/// As [`unusable`], for Ollama's port: mostly Ollama itself holds it.
+fn ollama_unusable(address: &str, error: &io::Error) -> String {
+    let port = address.parse().map_or(0, |address: SocketAddr| address.port());
+    let holder = match port_holder(port) {
+        Some(holder) if error.kind() == io::ErrorKind::AddrInUse => format!(", which is {holder}"),
+        _ => String::new(),
+    };
+    let without = "or set true for Ollama's API on the address of http alone";
+    format!("{}: {}{holder}; {without}", Front::Ollama.key(), unusable(address, error))
+}
+
 async fn bind(front: Front, address: &str, retry: bool) -> Result<TcpListener, Refusal> {
     let clock = Clock::start();
     loop {
@@ -129,6 +152,9 @@ async fn bind(front: Front, address: &str, retry: bool) -> Result<TcpListener, R
                     && clock.now().0 < EARLIER_SERVICE_TIMEOUT.as_millis() as u64 =>
             {
                 tokio::time::sleep(STATUS_POLL).await;
+            }
+            Err(error) if front == Front::Ollama => {
+                return Err(refuse(Exit::Config, ollama_unusable(address, &error)));
             }
             Err(error) => {
                 let none = if front == Front::Http { ", or \"\" for no HTTP" } else { "" };

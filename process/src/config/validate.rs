@@ -62,6 +62,20 @@ impl Config {
             let what = format!("expected another address than gateway.grpc, found {grpc} for both");
             return Err(ConfigError::value("gateway.http", what));
         }
+        let ollama = match gateway.ollama.address() {
+            None => None,
+            Some(ollama) => Some(address("gateway.ollama", ollama, ", true or false")?),
+        };
+        if gateway.ollama.is_served() && http.is_none() {
+            let what =
+                "expected false, because there is no HTTP (gateway.http), found another value";
+            return Err(ConfigError::value("gateway.ollama", what));
+        }
+        if let Some(taken) = ollama.filter(|_| ollama == http || ollama == Some(grpc)) {
+            let what =
+                format!("expected another address than those of grpc and http, found {taken}");
+            return Err(ConfigError::value("gateway.ollama", what));
+        }
         if gateway.tls_cert.is_empty() != gateway.tls_key.is_empty() {
             let what = "expected both tls_cert and tls_key, or neither";
             return Err(ConfigError::value("gateway.tls_cert", what));
@@ -88,7 +102,12 @@ impl Config {
             return Err(ConfigError::value("gateway.operators", what));
         }
         check_exposure(gateway, "gateway.grpc", grpc)?;
-        http.map_or(Ok(()), |http| check_exposure(gateway, "gateway.http", http))
+        for (key, address) in [("gateway.http", http), ("gateway.ollama", ollama)] {
+            if let Some(address) = address {
+                check_exposure(gateway, key, address)?;
+            }
+        }
+        Ok(())
     }
 
     /// Prompt lookup has no directory, and a directory is not of that kind. Nor is the target's head,
@@ -168,7 +187,11 @@ fn address(key: &str, text: &str, or: &str) -> Result<SocketAddr, ConfigError> {
 
 fn default_address(key: &str) -> String {
     let gateway = Config::default().gateway;
-    if key == "gateway.http" { gateway.http } else { gateway.grpc }
+    match key {
+        "gateway.http" => gateway.http,
+        "gateway.ollama" => "127.0.0.1:11434".to_owned(),
+        _ => gateway.grpc,
+    }
 }
 
 /// Whether browsers would send this text as an origin (RFC 6454): scheme, host and port, nothing

@@ -18,10 +18,16 @@ pub struct ModelDescription {
     pub max_prompt_tokens: u32,
     /// Most tokens of an answer.
     pub max_new_tokens: u32,
+    /// Bytes of its weights.
+    pub weight_bytes: u64,
     /// Whether it takes conversations.
     pub chat: bool,
     /// Whether its conversations may have tools.
     pub tools: bool,
+    /// Whether it thinks before it answers.
+    pub thinks: bool,
+    /// Whether it fills in the middle of a text.
+    pub infills: bool,
     /// Limits of the images that it reads; `None` if it reads none.
     pub images: Option<ImageLimits>,
     /// The sampling of requests that set none.

@@ -39,6 +39,33 @@ pub(super) fn process_stopped(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state == 'T')
 }
 
+pub(super) fn port_holder(port: u16) -> Option<(String, u32)> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
+    let socket = lines.filter_map(|line| listening_inode(line, port)).next()?;
+    let target = format!("socket:[{socket}]");
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pid = pids.find(|pid| {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.into_iter().any(|file| {
+            std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == target.as_str())
+        })
+    })?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some((name.trim_end().to_owned(), pid))
+}
+
+/// The inode of the socket in a line of `/proc/net/tcp` (proc_pid_net(5)) if it listens on this port.
+fn listening_inode(line: &str, port: u16) -> Option<&str> {
+    const LISTENS: &str = "0A";
+    let mut fields = line.split_whitespace().skip(1);
+    let (_, local) = fields.next()?.rsplit_once(':')?;
+    let is_it = u16::from_str_radix(local, 16) == Ok(port) && fields.nth(1)? == LISTENS;
+    // Queues, timer, retransmissions, user and timeout stand between the state and the inode.
+    fields.nth(5).filter(|_| is_it)
+}
+
 /// State and starttime of a process.
 fn stat(pid: u32) -> Option<(char, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -45,6 +45,17 @@ pub(super) fn process_stopped(pid: u32) -> bool {
     bsdinfo(pid).is_some_and(|info| info.pbi_status == 4)
 }
 
+pub(super) fn port_holder(port: u16) -> Option<(String, u32)> {
+    // The sockets of a process have no stable layout in libproc. lsof comes with the system; in each
+    // line a letter says what follows.
+    let filter = format!("-iTCP:{port}");
+    let arguments = ["-nP", &filter, "-sTCP:LISTEN", "-Fpc"];
+    let output = std::process::Command::new("/usr/sbin/lsof").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let field = |letter| text.lines().find_map(|line| line.strip_prefix(letter));
+    Some((field('c')?.to_owned(), field('p')?.parse().ok()?))
+}
+
 fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
     let size = std::mem::size_of::<libc::proc_bsdinfo>() as libc::c_int;
     // SAFETY: proc_bsdinfo is plain data; proc_pidinfo writes at most `size` bytes into it.

@@ -32,6 +32,12 @@ pub fn process_stopped(pid: u32) -> bool {
     system::process_stopped(pid)
 }
 
+/// The program that listens on a TCP port of this machine, with its pid: `ollama (pid 12)`. `None` if
+/// it is another user's, or if the system does not say.
+pub fn port_holder(port: u16) -> Option<String> {
+    system::port_holder(port).map(|(name, pid)| format!("{name} (pid {pid})"))
+}
+
 /// A descriptor that becomes readable when this process has ended. It need not be our child.
 ///
 /// # Errors
@@ -206,6 +212,16 @@ mod tests {
     use std::os::fd::{AsFd as _, AsRawFd as _};
 
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
+
+    #[test]
+    fn the_holder_of_a_port_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let holder = super::port_holder(port).expect("this process");
+        assert!(holder.ends_with(&format!("(pid {})", std::process::id())), "{holder}");
+        drop(listener);
+        assert_eq!(super::port_holder(port), None);
+    }
 
     #[test]
     fn only_a_tcp_socket_after_listen_is_a_listener() {

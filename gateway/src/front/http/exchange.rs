@@ -30,6 +30,7 @@ use paceline_protocols::vllm::encode::AnswerRoom as _;
 use paceline_system::clock::{monotonic_ns, unix_seconds};
 use paceline_text::stream::{AnswerEvent, collect};
 use paceline_vocabulary::trace::TRACEPARENT;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::error::ErrorReply;
@@ -70,10 +71,16 @@ pub async fn count<P: Counting>(
     let request_id = context.request_id().as_str().to_owned();
     let counted = async {
         let mut open = front.inference.open(context);
-        let Decoded { input, paths, .. } = front.read::<P>(&mut open, source).await?;
-        open.count(input).await.map_err(|error| paths.translate(error))
+        match front.read::<P>(&mut open, source).await? {
+            Asked::Model(decoded) => {
+                let Decoded { input, paths, .. } = *decoded;
+                let count = open.count(input).await.map_err(|error| paths.translate(error))?;
+                Ok(P::counted(&count))
+            }
+            Asked::Nothing(body) => Ok(body),
+        }
     };
-    let reply = counted.await.map(|count| json_reply(StatusCode::OK, &P::counted(&count)));
+    let reply = counted.await.map(|body| json_reply(StatusCode::OK, &body));
     finish::<P::Dialect>(reply, &request_id)
 }
 
@@ -89,7 +96,13 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     let Received { context, source } = received;
     let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
     let mut open = front.inference.open(context);
-    let decoded = front.read::<P>(&mut open, source).await?;
+    let decoded = match front.read::<P>(&mut open, source).await? {
+        Asked::Model(decoded) => *decoded,
+        Asked::Nothing(body) => {
+            open.answered();
+            return Ok(json_reply(StatusCode::OK, &body));
+        }
+    };
     let Decoded { input, more, writer, stream, calls, paths } = decoded;
     let (keep_alive, samples) = (front.keep_alive, input.params.samples);
     let writer = ToolCallFilter::new(writer, calls, samples);
@@ -112,6 +125,14 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
         }
     };
     replied.await.map_err(|error| paths.translate(error))
+}
+
+/// A request that was read.
+enum Asked<W> {
+    /// The model is asked.
+    Model(Box<Decoded<W, Request>>),
+    /// Nothing is asked of the model. This is the answer's body.
+    Nothing(Value),
 }
 
 /// A request as its handler gets it.
@@ -169,7 +190,7 @@ impl HttpFront {
         self: &Arc<Self>,
         open: &mut OpenRequest,
         source: Source,
-    ) -> Result<Decoded<P::Writer, Request>> {
+    ) -> Result<Asked<P::Writer>> {
         let Source { entered, parts, body } = source;
         let (front, from) = (Arc::clone(self), open.sender());
         let request_id = open.request_id().clone();
@@ -191,7 +212,11 @@ impl HttpFront {
                     aliases: &front.aliases,
                     language: &language.language,
                 };
-                checked(P::decode(body, &context)?, &front.inference)
+                if let Some(answer) = P::at_once(&body, &context)? {
+                    return Ok(Asked::Nothing(answer));
+                }
+                let decoded = checked(P::decode(body, &context)?, &front.inference)?;
+                Ok(Asked::Model(decoded.into()))
             };
             self.decoding.run(from, size, work).await
         })
@@ -221,7 +246,7 @@ where
 {
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(W::FORM.content_type()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     response
@@ -276,7 +301,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::front::decoding::LARGE_BYTES;

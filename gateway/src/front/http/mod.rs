@@ -2,7 +2,7 @@
 //! requests, answers and errors are read and written is in `paceline_protocols`. All have one way
 //! from a request to an answer: [`exchange`].
 //!
-//! - `served`: the paths of the protocols, and the served model
+//! - `served`: the paths of the protocols, and the served model; [`ollama`] those of Ollama
 //! - [`exchange`]: from a request to its answer
 //! - [`page`]: the status page and its figures
 //! - `site`: which pages of browsers may send requests
@@ -18,6 +18,7 @@ mod encoding;
 pub mod error;
 pub mod exchange;
 pub mod metrics;
+pub mod ollama;
 #[cfg(test)]
 mod openapi;
 pub mod page;
@@ -42,6 +43,7 @@ use paceline_protocols::aliases::Aliases;
 use paceline_protocols::anthropic::error::Anthropic;
 use paceline_protocols::dialect;
 use paceline_protocols::inference::error::{InferenceError, quoted};
+use paceline_protocols::ollama::error::Ollama;
 use paceline_protocols::openai::error::OpenAi;
 use serde::Serialize;
 use serde_json::json;
@@ -88,13 +90,15 @@ pub struct HttpFront {
     pub keep_alive: Duration,
 }
 
-/// Every path of the HTTP address.
-pub fn router(front: Arc<HttpFront>) -> Router {
+/// Every path of the HTTP address. `serves_ollama`: those of Ollama's API as well.
+pub fn router(front: Arc<HttpFront>, serves_ollama: bool) -> Router {
+    let ollama = if serves_ollama { ollama::routes() } else { Router::new() };
     Router::new()
         .route("/health", get(health))
         .merge(served::routes())
+        .merge(ollama)
         .merge(metrics::routes())
-        .merge(page::routes())
+        .merge(page::routes(serves_ollama))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn(encoding::check))
@@ -155,6 +159,7 @@ fn of_path(reply: ErrorReply, path: &str) -> Response {
     let rest = path.strip_prefix("/v1/messages");
     match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
         true => reply.of::<Anthropic>(),
+        false if path.starts_with(ollama::PREFIX) => reply.of::<Ollama>(),
         false => reply.of::<OpenAi>(),
     }
 }

@@ -414,6 +414,7 @@ fn values(values: Values) -> Value {
         Values::Empty => json!({ "enum": [null, "", [], {}] }),
         Values::Boolean(value) => or_null(json!({ "const": value })),
         Values::Words(words) => or_null(json!({ "enum": words })),
+        Values::Numbers(numbers) => or_null(json!({ "enum": numbers })),
         Values::ListOf(word) => or_null(json!({ "type": "array", "items": { "const": word } })),
     }
 }

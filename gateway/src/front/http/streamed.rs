@@ -1,7 +1,7 @@
-//! The body of a streamed answer. The body is pulled by its connection, so a client that does not
+//! The body of a streamed answer, in the form that its writer has. The body is pulled by its connection, so a client that does not
 //! read stops the answer by flow control, and one that leaves drops it.
 
-use std::convert::Infallible;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use paceline_protocols::inference::error::{InferenceError, Result};
 use paceline_protocols::paths::FieldPaths;
 use paceline_protocols::protocol::AnswerWriter;
-use paceline_protocols::sse::{KeepAlive, SseEvent, text};
+use paceline_protocols::sse::{KeepAlive, SseEvent};
 use paceline_text::stream::AnswerEvent;
 use tokio::time::{Sleep, sleep};
 
@@ -27,34 +27,66 @@ pub(super) struct StreamedBody<S, W> {
     /// Time without an event after which a keep-alive is written.
     interval: Duration,
     keep_alive: Pin<Box<Sleep>>,
+    breaking: Breaking,
+}
+
+/// Whether the connection breaks, in a form in which clients take its end for the end of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Breaking {
+    /// It does not.
+    No,
+    /// It does when the error's line is on its way.
+    Soon,
+    /// It does now.
+    Now,
 }
 
 impl<S, W: AnswerWriter> StreamedBody<S, W> {
     /// The events of an answer, as `writer` writes them.
     pub(super) fn new(events: S, writer: W, paths: FieldPaths, interval: Duration) -> Self {
         let keep_alive = Box::pin(sleep(interval));
-        Self { events: Some(events), writer, paths, interval, keep_alive }
+        Self { events: Some(events), writer, paths, interval, keep_alive, breaking: Breaking::No }
     }
 
     /// Writes an answer's next event or its end. The answer ends with its last event, with an
     /// error, and with a panic in the writer, which is an error of this answer alone.
     fn write(&mut self, next: Option<Result<AnswerEvent>>) -> String {
         let writer = &mut self.writer;
-        let (is_last, written) = match next {
-            Some(Ok(event)) => (false, caught(|| writer.event(event))),
+        let (is_last, failed, written) = match next {
+            Some(Ok(event)) => (false, false, caught(|| writer.event(event))),
             Some(Err(error)) => {
                 let error = self.paths.translate(error);
-                (true, caught(|| writer.error(&error)))
+                (true, true, caught(|| writer.error(&error)))
             }
-            None => (true, caught(|| writer.end())),
+            None => (true, false, caught(|| writer.end())),
         };
         if is_last || written.is_err() {
             self.events = None;
         }
-        text(&written.unwrap_or_else(|error| {
+        if (failed || written.is_err()) && W::FORM.breaks_after_error() {
+            self.breaking = Breaking::Soon;
+        }
+        W::FORM.text(&written.unwrap_or_else(|error| {
             // The writer may be broken altogether.
             caught(|| self.writer.error(&error)).unwrap_or_default()
         }))
+    }
+
+    /// Ends the body, or breaks it. The connection sends its error's line while the body waits.
+    fn over(&mut self, context: &Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match self.breaking {
+            Breaking::No => Poll::Ready(None),
+            Breaking::Soon => {
+                self.breaking = Breaking::Now;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Breaking::Now => {
+                self.breaking = Breaking::No;
+                let failed = "the answer failed; its last line says why";
+                Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::ConnectionAborted, failed))))
+            }
+        }
     }
 }
 
@@ -70,22 +102,22 @@ where
     W: AnswerWriter,
 {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = &mut *self;
         loop {
-            let Some(events) = &mut this.events else { return Poll::Ready(None) };
+            let Some(events) = &mut this.events else { return this.over(context) };
             let text = match Pin::new(events).poll_next(context) {
                 Poll::Ready(next) => this.write(next),
                 Poll::Pending => {
                     std::task::ready!(this.keep_alive.poll_unpin(context));
                     match this.writer.keep_alive() {
                         KeepAlive::Comment => ": keep-alive\n\n".to_owned(),
-                        KeepAlive::Event(event) => text(&[event]),
+                        KeepAlive::Event(event) => W::FORM.text(&[event]),
                     }
                 }
             };
@@ -98,7 +130,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.events.is_none()
+        self.events.is_none() && self.breaking == Breaking::No
     }
 }
 

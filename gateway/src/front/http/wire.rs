@@ -26,8 +26,14 @@ use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
 const OPEN: &[&str] = &["/health", STATUS_PAGE];
 
 /// The paths whose answers a model writes.
-const MODEL: &[&str] =
-    &["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+const MODEL: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/api/chat",
+    "/api/generate",
+];
 
 /// HTTP with these paths.
 #[derive(Clone, Debug)]

@@ -16,11 +16,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -29,7 +30,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::reply::json_reply;
 use super::site::is_on_this_machine;
-use super::{HttpFront, STATUS_PAGE};
+use super::{HttpFront, STATUS_PAGE, ollama};
 use crate::guard::keys::Principal;
 use crate::guard::operators::NotOperator;
 use crate::guard::peer::ClientAddress;
@@ -49,16 +50,21 @@ const SCRIPT: [&str; 2] = ["<script>", "</script>"];
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// The paths of the page.
-pub fn routes() -> Router<Arc<HttpFront>> {
+pub fn routes(serves_ollama: bool) -> Router<Arc<HttpFront>> {
     Router::new()
-        .route(STATUS_PAGE, get(page))
+        .route(STATUS_PAGE, get(move |headers| page(headers, serves_ollama)))
         .route(FIGURES, get(figures))
         .route(SESSION, post(session::begin).delete(session::end))
         .route(ORDERS, post(orders::give))
 }
 
-/// Answers with the page, under a policy that lets the browser run its own script alone.
-async fn page() -> Response {
+/// Answers with the page, under a policy that lets the browser run its own script alone. Where Ollama's
+/// API is served, its clients find the words that they look for.
+async fn page(request: HeaderMap, serves_ollama: bool) -> Response {
+    let mut accepted = request.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    if serves_ollama && !accepted.any(|value| value.contains("text/html")) {
+        return ollama::GREETING.into_response();
+    }
     static POLICY: LazyLock<Option<HeaderValue>> =
         LazyLock::new(|| HeaderValue::from_str(&policy(HTML)).ok());
     let mut reply = Response::new(Body::from(HTML));
