@@ -7,7 +7,8 @@
 //!  failure · args · message       why a command failed; common flags; messages of a conversation
 //!  screen · print                 standard output; tables and bytes for people
 //!  program                        a program's life, and the programs beside it
-//!  answer · channel · prompts     a stream as one answer; the way to the service; embedded prompts
+//!  answer · channel               a stream as one answer; the way to the service
+//!  prompts · own_prompts          embedded prompts; those of a user's file
 //!  ask                            one request of a measurement
 //!  compare                        equal tokens
 //!  own_service                    a service of our own, on which `selftest` and `bench` measure
@@ -20,6 +21,7 @@ pub mod channel;
 pub mod compare;
 pub mod failure;
 pub mod message;
+pub mod own_prompts;
 pub mod own_service;
 pub mod print;
 pub mod program;

@@ -41,11 +41,12 @@ struct PromptTurn {
 /// The first `per_kind` prompts of each kind, one of each kind in turn, so that a slow period of
 /// the machine affects all kinds.
 pub fn embedded(per_kind: usize) -> Vec<Prompt> {
-    let mut prompts: Vec<Prompt> = all()
-        .into_iter()
-        .map(|(prompt, _)| prompt)
-        .filter(|prompt| prompt.index < per_kind)
-        .collect();
+    in_turn(all().into_iter().map(|(prompt, _)| prompt), per_kind)
+}
+
+/// The first `per_kind` of these prompts of each kind, one of each kind in turn.
+pub fn in_turn(prompts: impl Iterator<Item = Prompt>, per_kind: usize) -> Vec<Prompt> {
+    let mut prompts: Vec<Prompt> = prompts.filter(|prompt| prompt.index < per_kind).collect();
     prompts.sort_by_key(|prompt| prompt.index);
     prompts
 }

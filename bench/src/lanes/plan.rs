@@ -3,17 +3,17 @@
 use std::fmt;
 use std::path::Path;
 
-use paceline_client::Failure;
 use paceline_client::own_service::settings::Settings;
 use paceline_client::program::within;
 use paceline_client::prompts::Prompt;
+use paceline_client::{Failure, own_prompts};
 use paceline_proto::v1::StatusResponse;
 use serde::Serialize;
 
 use crate::args::{ANSWER_TOKENS, BenchArgs};
 use crate::experiment::BenchPlan;
 use crate::mode::Mode;
-use crate::prompts::{self, Kind, LONG_TOKENS, PromptSet, own, tokenizer};
+use crate::prompts::{self, Kind, LONG_TOKENS, PromptSet, tokenizer};
 use crate::report::failed;
 
 /// Requests at once of a sweep.
@@ -66,7 +66,9 @@ impl LanePlan {
     /// The configuration cannot be used, or a named directory, kind or build does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let kinds = match &args.prompts {
-            Some(path) => own::read(path)?.into_iter().map(Kind::Own).collect(),
+            Some(path) => {
+                own_prompts::read("--prompts", path)?.into_iter().map(Kind::Own).collect()
+            }
             None => Kind::of_words(&args.kinds)?,
         };
         let (runs, max_tokens, streams) =

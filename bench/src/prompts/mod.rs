@@ -1,14 +1,13 @@
 //! Prompts of the lanes: the embedded kinds, a long kind, a Chinese kind, and the user's own.
 //!
-//! [`own`] reads a file │ [`made`] writes texts of a length
+//! [`made`] writes texts of a length; a file of the user's own is read by [`own_prompts`]
 
 pub mod made;
-pub mod own;
 
 use std::path::Path;
 
 use paceline_client::prompts::{self, Prompt};
-use paceline_client::{Failure, message};
+use paceline_client::{Failure, message, own_prompts};
 use paceline_process::chain;
 use paceline_proto::v1::StatusResponse;
 use paceline_text::checkpoint::Checkpoint;
@@ -111,7 +110,7 @@ impl Kind {
             Self::Embedded(kind) => kind,
             Self::Long => LONG,
             Self::Chinese => CHINESE,
-            Self::Own(prompts) => prompts.first().map_or(own::OWN, |prompt| &prompt.kind),
+            Self::Own(prompts) => prompts.first().map_or(own_prompts::OWN, |prompt| &prompt.kind),
         }
     }
 
@@ -220,7 +219,7 @@ mod tests {
 
     #[test]
     fn own_prompts_are_all_sent_and_repeat_to_fill_the_streams() {
-        let own = (0..3).map(|index| prompt(own::OWN, index, "a")).collect();
+        let own = (0..3).map(|index| prompt(own_prompts::OWN, index, "a")).collect();
         let set = Kind::Own(own).set(&[]);
         let indices =
             |streams| set.of_cell(streams).iter().map(|prompt| prompt.index).collect::<Vec<_>>();

@@ -500,9 +500,13 @@ pub struct SelftestArgs {
     /// the fastest is recommended
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',', conflicts_with = "drafter")]
     pub drafters: Vec<String>,
-    /// Prompts of each of the six kinds
+    /// Prompts of each kind: of the six embedded ones, or those of --from
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=40))]
     pub prompts: u32,
+    /// Prompts of your own: a file with a JSON object in each line, {"prompt": "..."} or {"messages":
+    /// [...]}, and "kind" if there are several
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
     /// Ask no further prompt after this time, which begins when the model is loaded; with
     /// --drafters for each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]

@@ -1,7 +1,8 @@
 //! Subject of the test: the configuration, with the models of the flags.
 
-use paceline_client::Failure;
 use paceline_client::own_service::settings::{Settings, drafter};
+use paceline_client::prompts::{self, Prompt};
+use paceline_client::{Failure, own_prompts};
 
 use crate::args::SelftestArgs;
 
@@ -11,7 +12,9 @@ pub struct SelftestPlan {
     /// Settings of the service.
     pub settings: Settings,
     /// Prompts of each kind.
-    pub prompts: usize,
+    pub per_kind: usize,
+    /// All prompts, one of each kind in turn.
+    pub prompts: Vec<Prompt>,
     /// Time for the prompts, of each drafter; `None` is no bound.
     pub seconds: Option<u64>,
     /// Drafters to compare, as the supervisor takes them; empty: the configured one alone.
@@ -32,7 +35,14 @@ impl SelftestPlan {
             // Each is started in turn.
             settings = settings.without_drafter()?;
         }
-        let (prompts, seconds) = (args.prompts as usize, args.seconds);
-        Ok(Self { settings, prompts, seconds, drafters })
+        let (per_kind, seconds) = (args.prompts as usize, args.seconds);
+        let prompts = match &args.from {
+            None => prompts::embedded(per_kind),
+            Some(path) => {
+                let own = own_prompts::read("--from", path)?;
+                prompts::in_turn(own.into_iter().flatten(), per_kind)
+            }
+        };
+        Ok(Self { settings, per_kind, prompts, seconds, drafters })
     }
 }

@@ -7,7 +7,7 @@ use paceline_client::compare::{JudgedDifferences, first_difference, weigh};
 use paceline_client::failure::SELFTEST;
 use paceline_client::own_service::OwnService;
 use paceline_client::own_service::subject::Subject;
-use paceline_client::prompts::{self, Prompt};
+use paceline_client::prompts::Prompt;
 use paceline_client::{Failure, Screen};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{RouteWish, StatusResponse};
@@ -59,7 +59,7 @@ impl<'a> Tester<'a> {
         status: &StatusResponse,
         drafter: bool,
     ) -> Result<SelftestReport, Failure> {
-        let prompts = prompts::embedded(self.plan.prompts);
+        let prompts = &self.plan.prompts;
         let max_tokens = warm_up(client, &prompts[0], drafter).await?;
         self.screen
             .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
@@ -134,7 +134,7 @@ impl<'a> Tester<'a> {
         });
         Ok(SelftestReport {
             subject: Subject::new(before, drafted),
-            prompts_per_kind: self.plan.prompts,
+            prompts_per_kind: self.plan.per_kind,
             overall_ratio: all.overall(),
             kinds,
             all,

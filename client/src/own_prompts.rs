@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use paceline_client::prompts::Prompt;
-use paceline_client::{Failure, message};
 use serde::Deserialize;
+
+use crate::prompts::Prompt;
+use crate::{Failure, message};
 
 /// Kind in reports of prompts whose lines name none.
 pub const OWN: &str = "own";
@@ -32,12 +33,12 @@ struct OwnTurn {
     content: String,
 }
 
-/// Reads the prompts of a file: those of each kind, in the order of the file.
+/// Reads the prompts of the file that this flag names: those of each kind, in the order of the file.
 ///
 /// # Errors
 /// The file cannot be read, is too large, or has no prompt; a line is none.
-pub fn read(path: &Path) -> Result<Vec<Vec<Prompt>>, Failure> {
-    let bad = |what: String| Failure::usage(format!("--prompts {}: {what}", path.display()));
+pub fn read(flag: &str, path: &Path) -> Result<Vec<Vec<Prompt>>, Failure> {
+    let bad = |what: String| Failure::usage(format!("{flag} {}: {what}", path.display()));
     let mut text = String::new();
     let file = File::open(path).map_err(|error| bad(format!("cannot open it: {error}")))?;
     // One byte more shows that there is more.
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let failure = read(Path::new("/nowhere/prompts.jsonl")).expect_err("no file");
+        let failure = read("--prompts", Path::new("/nowhere/prompts.jsonl")).expect_err("no file");
         assert!(
             failure.message.contains("--prompts /nowhere/prompts.jsonl: cannot open it"),
             "{failure}"
