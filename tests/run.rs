@@ -125,11 +125,11 @@ fn without_a_question_a_terminal_talks_until_bye_and_nothing_is_left() {
     let case = &golden["cases"][0];
     let question = case["messages"][0]["content"].as_str().expect("text");
     let talk = |model: &str| {
-        let line = format!("exec paceline run {model} --temperature 0");
+        let line = format!("exec paceline run {model} --temperature 0 --no-history");
         Pty::start(stack.shell(&line), 300, 50)
     };
     let mut person = talk(&demo());
-    person.wait_text(&format!("{}: one line is one turn; ", demo()));
+    person.wait_text("target: 4096 tokens of context, no images. /help shows the commands; ");
     let dir = private_dirs(&stack).pop().expect("a private service");
     person.press(&format!("{question}\r"));
     let answer = case["text"].as_str().expect("text").lines().next_back().expect("a line");
@@ -138,9 +138,9 @@ fn without_a_question_a_terminal_talks_until_bye_and_nothing_is_left() {
     assert_eq!(person.ended().code(), Some(0));
     nothing_left(&stack, &dir);
 
-    // Ctrl-C ends an answer, and at the prompt the conversation.
+    // Ctrl-C ends an answer, and Ctrl-D the conversation.
     let mut person = talk(&endless(&stack.path("")));
-    person.wait_text("one line is one turn; ");
+    person.wait_text("/help shows the commands; ");
     let dir = private_dirs(&stack).pop().expect("a private service");
     let prompts = |screen: &str| screen.lines().filter(|line| line.starts_with('>')).count();
     person.press("Tell a long story.\r");
@@ -150,7 +150,7 @@ fn without_a_question_a_terminal_talks_until_bye_and_nothing_is_left() {
     person.signal(Signal::SIGINT);
     person.wait_for("the next prompt", |screen| prompts(screen) == 2);
     assert!(dir.exists(), "the service goes on");
-    person.signal(Signal::SIGINT);
+    person.press("\x04");
     assert_eq!(person.ended().code(), Some(0));
     nothing_left(&stack, &dir);
 }

@@ -41,7 +41,7 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
     for (at, answer) in answers.iter().enumerate() {
         if answers.len() > 1 {
             let heading = format!("--- {} of {}\n", at + 1, answers.len());
-            screen.text(&(heading + &answer.text))?;
+            screen.answer(&(heading + &answer.text))?;
         }
         end_line(screen, &answer.text);
         if answer.text.is_empty() && args.input.prompt.is_some() {
@@ -70,7 +70,7 @@ async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>,
             return Ok(());
         }
         shown.clone_from(&message.text);
-        screen.text(&message.text)
+        screen.answer(&message.text)
     })
     .await;
     if outcome.is_err() && !shown.is_empty() {

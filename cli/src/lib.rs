@@ -3,7 +3,7 @@
 //! `paceline-bench` needs as well (`paceline-client`).
 //!
 //! - [`args`] · commands and flags
-//! - [`messages`], [`piped`] · conversations from JSON, text of standard input
+//! - [`messages`], [`piped`], [`harmless`] · conversations from JSON, text of standard input, texts from outside
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
 //! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`doctor`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
@@ -24,6 +24,7 @@ pub mod drafter;
 pub mod drain;
 pub mod events;
 pub mod generate;
+mod harmless;
 pub mod inspect;
 pub mod key;
 pub mod known_models;

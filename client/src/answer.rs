@@ -276,8 +276,14 @@ impl Answer {
     /// One line of figures for a person.
     pub fn summary(&self) -> String {
         let speed = self.tokens_per_s.map_or("-".into(), |speed| format!("{speed:.1}"));
+        let drafts = match self.speculation {
+            Speculation { drafted: 0, .. } => String::new(),
+            Speculation { drafted, accepted, .. } => {
+                format!(", {accepted} of {drafted} drafts accepted")
+            }
+        };
         format!(
-            "{} tokens, first after {:.0} ms, {speed} tok/s, {} ({}), {}",
+            "{} tokens, first after {:.0} ms, {speed} tok/s, {} ({}){drafts}, {}",
             self.usage.completion_tokens,
             self.timing.ttft_ms,
             self.route.lane,
@@ -378,6 +384,9 @@ mod tests {
             answer.summary(),
             "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length"
         );
+        answer.speculation = Speculation { cycles: 2, drafted: 8, accepted: 5 };
+        let drafted = ", plain (drafter_absent), 5 of 8 drafts accepted, length";
+        assert!(answer.summary().ends_with(drafted), "{}", answer.summary());
     }
 
     #[test]

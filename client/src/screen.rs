@@ -55,6 +55,18 @@ impl Screen {
         written.map_err(|_| Failure::output_closed())
     }
 
+    /// Writes a piece of a model's answer. A terminal is not sent characters that it would carry
+    /// out, or that reorder others.
+    ///
+    /// # Errors
+    /// The reader is gone.
+    pub fn answer(&mut self, text: &str) -> Result<(), Failure> {
+        match self.out_is_terminal {
+            true => self.text(&harmless(text)),
+            false => self.text(text),
+        }
+    }
+
     /// A whole line on standard output. It is ignored if the reader is gone.
     pub fn line(&mut self, line: &str) {
         self.clear();
@@ -126,5 +138,37 @@ impl Screen {
         if std::mem::take(&mut self.passing) {
             let _ = write!(self.err, "\r\x1b[2K").and_then(|()| self.err.flush());
         }
+    }
+}
+
+/// A text in which such characters are U+FFFD. Line ends and tabs stay, carriage returns are left
+/// out.
+fn harmless(text: &str) -> String {
+    let shown = |character: char| match character {
+        '\n' | '\t' => character,
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => char::REPLACEMENT_CHARACTER,
+        _ if character.is_control() => char::REPLACEMENT_CHARACTER,
+        _ => character,
+    };
+    text.chars().filter(|character| *character != '\r').map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_character_of_an_answer_reaches_a_terminal_as_an_order() {
+        let shown = |out_is_terminal| {
+            let file = tempfile::NamedTempFile::new().expect("a temporary file");
+            let out = file.reopen().expect("opened");
+            let mut screen = Screen { out_is_terminal, ..Screen::over(out, io::sink()) };
+            let pieces = ["a\r\n\tb \x1b[2J\u{9b}1m ", "\u{202e}c \u{1f469}\u{200d}\u{1f467}"];
+            pieces.iter().for_each(|piece| screen.answer(piece).expect("open"));
+            std::fs::read_to_string(file.path()).expect("readable")
+        };
+        let harmless = "a\n\tb \u{fffd}[2J\u{fffd}1m \u{fffd}c \u{1f469}\u{200d}\u{1f467}";
+        assert_eq!(shown(true), harmless);
+        assert!(shown(false).contains("\r\n\tb \x1b[2J"), "a program gets the text as it is");
     }
 }

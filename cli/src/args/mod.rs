@@ -16,6 +16,7 @@ use clap_complete::Shell;
 use paceline_client::args::{ConfigArg, ServiceArgs};
 use paceline_launcher::args::{ServeArgs, ServiceCommand};
 use paceline_proto::v1;
+use serde::{Deserialize, Serialize};
 
 pub use config::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
@@ -179,7 +180,7 @@ pub struct Input {
 }
 
 /// How to generate.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 pub struct HowArgs {
     /// Most tokens to generate; without it up to the context's end
     #[arg(long, value_name = "N")]
@@ -232,7 +233,8 @@ pub struct HowArgs {
 }
 
 /// `--route`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Route {
     /// The service decides
     #[default]
@@ -256,6 +258,20 @@ impl From<Route> for v1::RouteWish {
 /// `paceline chat`
 #[derive(Debug, Default, Args)]
 pub struct ChatArgs {
+    /// How turns are asked.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+    /// Leave the file alone that keeps typed lines for the arrow keys of later conversations
+    #[arg(long)]
+    pub no_history: bool,
+    /// Where the service is.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+}
+
+/// How each turn of a conversation is asked; `/set` changes it.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+pub struct TalkArgs {
     /// First message, of the role system
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -268,10 +284,8 @@ pub struct ChatArgs {
     pub reasoning_effort: Option<String>,
     /// How to generate.
     #[command(flatten)]
+    #[serde(flatten)]
     pub how: HowArgs,
-    /// Where the service is.
-    #[command(flatten)]
-    pub service: ServiceArgs,
 }
 
 /// `paceline status`, `paceline doctor` and `paceline policy show`, and a part of other commands

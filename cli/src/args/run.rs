@@ -14,7 +14,7 @@ pub struct RunArgs {
     #[arg(value_name = "DIR|NAME", default_value = "", hide_default_value = true)]
     pub model: String,
     /// The question; - reads it from standard input, as none does that is no terminal; without one a
-    /// terminal talks, line by line
+    /// terminal talks, as `paceline chat` does
     #[arg(value_name = "TEXT")]
     pub question: Option<String>,
     /// Image to go with the question; may be given for several
@@ -41,6 +41,10 @@ pub struct RunArgs {
     /// Fetch nothing: refuse if the model is not on this machine
     #[arg(long)]
     pub offline: bool,
+    /// Without a question: leave the file alone that keeps typed lines for the arrow keys of later
+    /// conversations
+    #[arg(long)]
+    pub no_history: bool,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,

@@ -56,6 +56,8 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline generate --prompt T --json --margins",
         "paceline generate --message T --samples 4 --stop a --stop b --template-arguments {} --reasoning-effort low",
         "paceline chat",
+        "paceline chat --no-history",
+        "paceline run D --no-history",
         "paceline chat --system S --temperature 0 --stop x --template-arguments {} --reasoning-effort none",
         "paceline status",
         "paceline status --json",

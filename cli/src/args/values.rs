@@ -1,5 +1,7 @@
 //! Values of flags that are more than a word or a number.
 
+use serde::{Deserialize, Serialize};
+
 /// The token ids of a prompt, as the command line has them: `--token-ids 1,2,3`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenIds(pub Vec<u32>);
@@ -19,7 +21,8 @@ impl std::str::FromStr for TokenIds {
 pub struct BadTokenIds(String);
 
 /// One of `--logit-bias`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Bias {
     /// The id of the token whose logit is changed.
     pub id: u32,
@@ -36,6 +39,20 @@ impl std::str::FromStr for Bias {
             Some(Self { id: id.trim().parse().ok()?, bias: bias.trim().parse().ok()? })
         };
         read().ok_or_else(|| BadBias(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Bias {
+    type Error = BadBias;
+
+    fn try_from(text: String) -> Result<Self, BadBias> {
+        text.parse()
+    }
+}
+
+impl From<Bias> for String {
+    fn from(Bias { id, bias }: Bias) -> Self {
+        format!("{id}={bias}")
     }
 }
 

@@ -23,7 +23,7 @@ use paceline_process::{Loaded, Signals};
 
 pub use model::with_model;
 
-use crate::args::{ChatArgs, HowArgs, RunArgs};
+use crate::args::{ChatArgs, HowArgs, RunArgs, TalkArgs};
 use crate::chat::converse;
 use crate::generate::{Ask, chat};
 
@@ -67,10 +67,9 @@ async fn answer(args: &RunArgs, screen: &mut Screen) -> Result<Answer, Failure> 
 
 /// Talks until the input ends.
 async fn talk(args: &RunArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let chat = ChatArgs { system: args.system.clone(), how: how(args), ..ChatArgs::default() };
-    let head = format!("{}: ", args.model);
-    let work =
-        async |service: Service, screen: &mut Screen| converse(service, &head, &chat, screen).await;
+    let talk = TalkArgs { system: args.system.clone(), how: how(args), ..TalkArgs::default() };
+    let chat = ChatArgs { talk, no_history: args.no_history, ..ChatArgs::default() };
+    let work = async |service: Service, screen: &mut Screen| converse(service, &chat, screen).await;
     served(args, begin(args)?, true, screen, work).await
 }
 
@@ -220,7 +219,7 @@ impl OpenLine<'_> {
             return Ok(());
         }
         text.clone_into(&mut self.text);
-        self.screen.text(text)
+        self.screen.answer(text)
     }
 }
 

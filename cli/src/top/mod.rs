@@ -12,7 +12,6 @@
 mod dialog;
 mod draw;
 mod gateway;
-mod harmless;
 mod key;
 mod order;
 mod rates;

@@ -9,10 +9,10 @@ use paceline_proto::v1::{Event, ProcessState, Speculation};
 use paceline_vocabulary::Millis;
 
 use super::dialog::Dialog;
-use super::harmless::harmless;
 use super::rates::{Rates, share};
 use super::state::{Snapshot, State};
 use super::throughput::Throughput;
+use crate::harmless::harmless;
 use crate::{events, status};
 
 /// Time of the present figures of speculation.
