@@ -1,4 +1,4 @@
-//! Figures of the status page: the service as the supervisor reports it, and the last changes of
+//! Figures of the page: the service as the supervisor reports it, and the last changes of
 //! state. All of it is bounded, none of it has a text of a request (I9).
 //!
 //! The supervisor is asked for figures at most once a second, however many pages are open. Events
@@ -17,7 +17,7 @@ use crate::shared_answer::SharedAnswer;
 /// that no page shows a figure twice.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// What the status page shows of the service.
+/// What the page shows of the service.
 #[derive(Debug)]
 pub struct Overview {
     upstream: Upstream,

@@ -19,7 +19,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use crate::Setup;
 use crate::front::connection::listener::{Ends, Listeners};
 use crate::front::decoding::Decoding;
 use crate::front::grpc::{self, GrpcWire};
@@ -37,10 +36,10 @@ use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
 use crate::metrics::Metrics;
 use crate::metrics::history::INTERVAL;
-use crate::orders::OrderBook;
 use crate::overview::Overview;
 use crate::prompter::Prompter;
 use crate::successor::Successor;
+use crate::{FrontListeners, Setup};
 
 /// Connections, and the predecessor of this gateway, wait this long at most for the first
 /// attachment. Afterwards requests are refused because there is no supervisor.
@@ -58,6 +57,15 @@ struct Sockets {
 }
 
 impl Sockets {
+    fn of(listeners: FrontListeners) -> io::Result<Self> {
+        let FrontListeners { grpc, http, ollama, are_held: _ } = listeners;
+        Ok(Self {
+            grpc: Socket::of(grpc)?,
+            http: http.map(Socket::of).transpose()?,
+            ollama: ollama.map(Socket::of).transpose()?,
+        })
+    }
+
     /// All of them, with the names of their protocols.
     fn all(&self) -> impl Iterator<Item = (&'static str, &Socket)> {
         let further = [("HTTP", &self.http), ("Ollama", &self.ollama)];
@@ -115,25 +123,10 @@ struct Running {
 /// Serves until asked to end, by `events` or by the supervisor's order.
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     // The life lasts until the end, so that no other gateway removes this one's files as left ones.
-    let Setup {
-        config,
-        languages,
-        runtime_dir,
-        life,
-        listener,
-        http_listener,
-        ollama_listener,
-        are_held,
-        guard,
-    } = setup;
-    let notifier = Notifier::inherited();
-    let (http, ollama) = (http_listener.as_ref(), ollama_listener.as_ref());
-    let successor = Successor::new(notifier.clone(), &listener, http, ollama);
-    let sockets = successor.and_then(|successor| {
-        let http = http_listener.map(Socket::of).transpose()?;
-        let ollama = ollama_listener.map(Socket::of).transpose()?;
-        Ok((successor, Sockets { grpc: Socket::of(listener)?, http, ollama }))
-    });
+    let Setup { config, languages, runtime_dir, life, listeners, guard } = setup;
+    let (notifier, are_held) = (Notifier::inherited(), listeners.are_held);
+    let successor = Successor::new(notifier.clone(), &listeners);
+    let sockets = successor.and_then(|successor| Ok((successor, Sockets::of(listeners)?)));
     let (successor, sockets) = match sockets {
         Ok(sockets) => sockets,
         Err(error) => {
@@ -235,7 +228,7 @@ impl Gateway {
         });
     }
 
-    /// Data of the status page, collected until the process ends.
+    /// Data of the page, collected until the process ends.
     fn overview(&self, inference: &Inference) -> Arc<Overview> {
         let overview = Arc::new(Overview::new(inference.upstream.clone()));
         inference.upstream.follow_events(self.standing.subscribe(), overview.event_log());
@@ -270,7 +263,6 @@ impl Gateway {
                         .all(Socket::is_loopback),
                 },
                 overview: self.overview(&inference),
-                orders: Arc::new(OrderBook::new(inference.upstream.clone())),
                 guard: listeners.guard(),
                 keep_alive: KEEP_ALIVE,
             };

@@ -104,7 +104,9 @@ fn fields() -> Vec<NumberField> {
     let document: Value =
         serde_json::from_str(&std::fs::read_to_string(path).expect("there")).expect("JSON");
     let mut fields = Vec::new();
-    for (path, methods) in document["paths"].as_object().expect("paths") {
+    // The path of the page's chat has the fields of chat completions, and refuses requests of programs.
+    let paths = document["paths"].as_object().expect("paths").iter();
+    for (path, methods) in paths.filter(|(path, _)| *path != "/status/chat") {
         let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
         let Some(reference) = schema["$ref"].as_str() else { continue };
         let properties = &resolved(&document, reference)["properties"];

@@ -20,7 +20,7 @@ const PATHS: &[(&str, &str)] = &[
     ("GET", "/status"),
     ("POST", "/status/session"),
     ("DELETE", "/status/session"),
-    ("POST", "/status/orders"),
+    ("POST", "/status/chat"),
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("GET", "/v1/models"),

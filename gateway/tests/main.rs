@@ -21,7 +21,7 @@ mod keyring;
 mod life;
 mod messages;
 mod ollama;
-mod page_orders;
+mod page_chat;
 mod process;
 mod questions;
 mod requests;

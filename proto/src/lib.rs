@@ -70,10 +70,6 @@ pub mod smg {
     }
 }
 
-/// Metadata of an order to `Operations`: the program by which an operator gave it, for the event of
-/// the order. Programs need not send it.
-pub const ORDER_SOURCE: &str = "paceline-order-source";
-
 /// Version of the program, and digest of the messages between our own processes (`wire_hash.rs`):
 /// `0.1.0+0123456789abcdef`. A supervisor takes over only workers of its own build.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("PACELINE_WIRE_HASH"));

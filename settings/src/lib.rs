@@ -27,7 +27,7 @@ pub use auto::Auto;
 pub use declare::{Declared, OutOfBounds};
 pub use drafter_models::{AUTO_DRAFTER, DrafterModels};
 pub use lookup::{changes_at_once, policy_keys};
-pub use names::{ModelAliases, OllamaApi, Operators};
+pub use names::{ModelAliases, OllamaApi};
 pub use table::{
     DECLARED, DrafterConfig, DrainConfig, GatewayConfig, KvConfig, LimitsConfig, LogConfig,
     RoutingConfig, SupervisorConfig, TargetConfig,

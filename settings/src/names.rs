@@ -82,42 +82,13 @@ impl<'de> Deserialize<'de> for ModelAliases {
     }
 }
 
-/// Who may give orders by the status page.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Operators {
-    /// `"auto"`: without keys a browser on this machine; with keys nobody.
-    #[default]
-    Auto,
-    /// The owners of the keys with these names; without a name nobody.
-    Keys(Vec<String>),
-}
-
-impl Serialize for Operators {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Keys(names) => names.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Operators {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let names = words(deserializer)?;
-        Ok(match names.as_slice() {
-            [word] if word == "auto" => Self::Auto,
-            _ => Self::Keys(names),
-        })
-    }
-}
-
 /// Where Ollama's API is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OllamaApi {
-    /// `false`: nowhere.
+    /// `off`, or false: nowhere.
     #[default]
     Off,
-    /// `true`: on the address of HTTP.
+    /// `on`, or true: on the address of HTTP.
     WithHttp,
     /// There, and on this address.
     At(String),
@@ -139,8 +110,8 @@ impl OllamaApi {
 
     fn of_text(text: &str) -> Self {
         match text {
-            "false" | "" => Self::Off,
-            "true" => Self::WithHttp,
+            "off" | "false" | "" => Self::Off,
+            "on" | "true" => Self::WithHttp,
             address => Self::At(address.to_owned()),
         }
     }
@@ -148,10 +119,11 @@ impl OllamaApi {
 
 impl Serialize for OllamaApi {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off | Self::WithHttp => serializer.serialize_bool(self.is_served()),
-            Self::At(address) => serializer.serialize_str(address),
-        }
+        serializer.serialize_str(match self {
+            Self::Off => "off",
+            Self::WithHttp => "on",
+            Self::At(address) => address,
+        })
     }
 }
 
@@ -161,7 +133,7 @@ impl<'de> Deserialize<'de> for OllamaApi {
         impl Visitor<'_> for Forms {
             type Value = OllamaApi;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("true, false or an address")
+                f.write_str("on, off or an address")
             }
             fn visit_bool<E: de::Error>(self, served: bool) -> Result<OllamaApi, E> {
                 Ok(if served { OllamaApi::WithHttp } else { OllamaApi::Off })
@@ -177,6 +149,26 @@ impl<'de> Deserialize<'de> for OllamaApi {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ollamas_api_is_off_on_or_at_an_address() {
+        let of = |value: toml::Value| OllamaApi::deserialize(value).expect("a form of it");
+        let at = || OllamaApi::At("127.0.0.1:11434".to_owned());
+        for (value, expected) in [
+            (false.into(), OllamaApi::Off),
+            (true.into(), OllamaApi::WithHttp),
+            ("off".into(), OllamaApi::Off),
+            ("true".into(), OllamaApi::WithHttp),
+            ("127.0.0.1:11434".into(), at()),
+        ] {
+            assert_eq!(of(value), expected);
+        }
+        for one in [OllamaApi::Off, OllamaApi::WithHttp, at()] {
+            let written = toml::Value::try_from(&one).expect("plain");
+            assert!(written.is_str(), "a text, which flags and the environment can set");
+            assert_eq!(of(written), one);
+        }
+    }
 
     fn aliases(text: &str) -> ModelAliases {
         #[derive(serde::Deserialize)]

@@ -9,7 +9,7 @@ use crate::applies::Applies;
 use crate::auto::Auto;
 use crate::declare::{Declared, OutOfBounds, settings};
 use crate::drafter_models::DrafterModels;
-use crate::names::{ModelAliases, OllamaApi, Operators, words};
+use crate::names::{ModelAliases, OllamaApi, words};
 use crate::words::{
     AUTO_COSTS, DRAFTER_KINDS, Device, DrafterQuantize, DrafterStart, ExactLanes, ForceWord,
     LogFormat, ProductsSetting, ToolFormat, WiredMemory,
@@ -22,13 +22,13 @@ settings! {
         grpc: String = "127.0.0.1:50061".to_owned(), any, Service,
             "address of the gRPC service";
         http: String = "127.0.0.1:8061".to_owned(), any, Service,
-            "address of HTTP: the paths of OpenAI and Anthropic, /health, /metrics, a status page at /; \"\" = none";
+            "address of HTTP: the paths of OpenAI and Anthropic, /health, /metrics, a page with a chat and the service's state at /; \"\" = none";
         model_aliases: ModelAliases = ModelAliases::Auto, any, Gateway,
             "names for which the served model answers, besides its own: [\"gpt-5\"], or \"*\" = any; auto = any if only this machine reaches http";
         tool_format: ToolFormat = ToolFormat::Auto, any, Gateway,
             "how calls of tools are written: auto (as template and model say) | none | hermes | qwen_xml | llama3 | gemma4 | harmony | mistral_list | mistral_args | minicpm | glm";
         ollama: OllamaApi = OllamaApi::Off, any, Service,
-            "Ollama's API: true = on the address of http | an address as \"127.0.0.1:11434\" = there as well | false";
+            "Ollama's API: off | on = on the address of http | an address, as \"127.0.0.1:11434\" = there as well";
         /// Without a bound a model thinks as it was trained to.
         thinking_budget: u32 = 0, any, Gateway,
             "tokens after which a thought is ended, for requests that set no bound of their own; 0 = none";
@@ -43,8 +43,6 @@ settings! {
         /// user.
         api_keys_file: String = String::new(), any, Gateway,
             "file of API keys, 0600, lines of `paceline key new NAME`; \"\" = no keys";
-        operators: Operators = Operators::Auto, any, Gateway,
-            "keys whose owners may give orders by the status page: [\"alice\"]; [] = nobody; auto = without keys a browser on this machine";
         tls_cert: String = String::new(), any, Gateway,
             "certificate chain (PEM); \"\" = no TLS";
         tls_key: String = String::new(), any, Gateway,

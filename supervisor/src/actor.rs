@@ -380,9 +380,8 @@ impl<H: Host> Actor<H> {
             }
             Action::LogRoute { ticket, decision } => self.log_route(ticket, &decision, now),
             Action::TargetSwapped { model } => self.swapped(model),
-            Action::LogOrder { order_id, subject, to } => {
-                let source = self.orders.get(&order_id).and_then(|reply| reply.source.as_deref());
-                self.journal.record(events::ordered(subject, to, source));
+            Action::LogOrder { subject, to } => {
+                self.journal.record(events::ordered(subject, to));
             }
             Action::Exit { restart } => return Some(host::exit(&self.core, restart)),
             action => {
@@ -423,7 +422,7 @@ impl<H: Host> Actor<H> {
         if let Some(reply) = self.policy_orders.remove(&order_id) {
             let _ = reply.send(outcome.map(|()| status::policy(&self.core)));
         } else if let Some(reply) = self.orders.remove(&order_id) {
-            let _ = reply.outcome.send(outcome.map(|()| self.snapshot(now)));
+            let _ = reply.send(outcome.map(|()| self.snapshot(now)));
         }
     }
 

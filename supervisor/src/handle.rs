@@ -26,8 +26,8 @@ use tonic::Status;
 use crate::error;
 use crate::events::Reader;
 use crate::mailbox::{
-    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, OrderReply,
-    RequestEnd, ServedEnd,
+    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
+    ServedEnd,
 };
 use crate::route_log::ServedLine;
 use crate::target_access::TargetAccess;
@@ -158,31 +158,20 @@ impl ActorHandle {
     }
 
     /// Sends an operator's order about the drafter and waits until it is carried out. Returns the
-    /// status of everything then. If the wait is given up, the order still stands. `source` is the
-    /// program by which it came, for the event.
+    /// status of everything then. If the wait is given up, the order still stands.
     ///
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
-    pub async fn order_drafter(
-        &self,
-        order: DrafterOrder,
-        source: Option<String>,
-    ) -> Result<StatusResponse, Status> {
-        let mail = |outcome| Mail::DrafterOrder { order, reply: OrderReply { source, outcome } };
-        self.asked(mail, too_many_questions).await?
+    pub async fn order_drafter(&self, order: DrafterOrder) -> Result<StatusResponse, Status> {
+        self.asked(|reply| Mail::DrafterOrder { order, reply }, too_many_questions).await?
     }
 
     /// Sends an operator's order about another process, or the whole service, and waits likewise.
     ///
     /// # Errors
     /// As [`ActorHandle::order_drafter`].
-    pub async fn order(
-        &self,
-        order: OperatorOrder,
-        source: Option<String>,
-    ) -> Result<StatusResponse, Status> {
-        let mail = |outcome| Mail::OperatorOrder { order, reply: OrderReply { source, outcome } };
-        self.asked(mail, too_many_questions).await?
+    pub async fn order(&self, order: OperatorOrder) -> Result<StatusResponse, Status> {
+        self.asked(|reply| Mail::OperatorOrder { order, reply }, too_many_questions).await?
     }
 
     /// Sends an operator's order to serve another model and waits likewise.
@@ -193,11 +182,9 @@ impl ActorHandle {
         &self,
         setup: TargetSetup,
         drain_ms: Option<u64>,
-        source: Option<String>,
     ) -> Result<StatusResponse, Status> {
         let setup = Box::new(setup);
-        let order =
-            |outcome| Mail::SwapTarget { setup, drain_ms, reply: OrderReply { source, outcome } };
+        let order = |reply| Mail::SwapTarget { setup, drain_ms, reply };
         self.asked(order, too_many_questions).await?
     }
 
@@ -225,8 +212,7 @@ impl ActorHandle {
     /// # Errors
     /// The mailbox is full, or the service is about to end.
     pub async fn tune(&self, tuning: Tuning) -> Result<(), Status> {
-        let mail = |outcome| Mail::Tune { tuning, reply: OrderReply { source: None, outcome } };
-        self.asked(mail, too_many_questions).await?.map(drop)
+        self.asked(|reply| Mail::Tune { tuning, reply }, too_many_questions).await?.map(drop)
     }
 
     /// Resolves when the actor has ended.

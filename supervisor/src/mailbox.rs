@@ -22,13 +22,7 @@ use crate::target_access::TargetAccess;
 use crate::target_swap::TargetSetup;
 
 /// The end of an operator's order that waits for the outcome.
-#[derive(Debug)]
-pub struct OrderReply {
-    /// Program by which the order came, for the event; `None` if it does not name itself.
-    pub source: Option<String>,
-    /// Where the outcome goes.
-    pub outcome: oneshot::Sender<Result<StatusResponse, Status>>,
-}
+pub type OrderReply = oneshot::Sender<Result<StatusResponse, Status>>;
 
 /// A message to the actor.
 #[derive(Debug)]

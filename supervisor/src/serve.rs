@@ -11,7 +11,6 @@ use paceline_checkpoint::{ModelPlaces, ModelRef};
 use paceline_process::config::WITHOUT_DIRECTORY;
 use paceline_process::task;
 use paceline_process::telemetry::trace::{self, Kind, Span};
-use paceline_proto::ORDER_SOURCE;
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::Supervisor;
@@ -62,9 +61,6 @@ fn fingerprint(generation: &Generation) -> Fingerprint {
 const BEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest wait of an operator's order that names none.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Characters of the name of an order's source.
-const MAX_SOURCE_CHARS: usize = 160;
 
 /// A request that passed every check that needs no target.
 struct PrecheckedRequest {
@@ -236,9 +232,8 @@ impl Services {
         &self,
         order: DrafterOrder,
         timeout_ms: u32,
-        source: Option<String>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let ordered = self.handle.order_drafter(order, source);
+        let ordered = self.handle.order_drafter(order);
         let answered = self.within(timeout_ms, ServiceProcess::Drafter, ordered).await?;
         Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
@@ -278,14 +273,6 @@ fn process(status: StatusResponse, concerned: ServiceProcess) -> ProcessStatus {
         ServiceProcess::Supervisor => status.supervisor,
     };
     process.unwrap_or_default()
-}
-
-/// The program by which an order came, as it names itself. A name that is too long or has other
-/// characters than an event may have counts as none.
-fn source_of<T>(request: &Request<T>) -> Option<String> {
-    let source = request.metadata().get(ORDER_SOURCE)?.to_str().ok()?;
-    let is_fit = (1..=MAX_SOURCE_CHARS).contains(&source.len());
-    (is_fit && !source.contains(|byte: char| byte.is_ascii_control())).then(|| source.to_owned())
 }
 
 /// A drafter as an operator names it: a directory, or one without a directory of its own. Empty is
@@ -351,7 +338,6 @@ impl Operations for Services {
         &self,
         request: Request<RestartRequest>,
     ) -> Result<Response<RestartResponse>, Status> {
-        let source = source_of(&request);
         let request = request.into_inner();
         let target = match request.process() {
             Process::Gateway => ServiceProcess::Gateway,
@@ -370,7 +356,7 @@ impl Operations for Services {
             ServiceProcess::Gateway | ServiceProcess::Drafter => request.now,
         };
         let order = OperatorOrder::Restart { process: target, at_once };
-        let ordered = self.handle.order(order, source);
+        let ordered = self.handle.order(order);
         let status = self.within(request.timeout_ms, target, ordered).await?;
         let term = status.term;
         Ok(Response::new(RestartResponse { process: Some(process(status, target)), term }))
@@ -380,7 +366,6 @@ impl Operations for Services {
         &self,
         request: Request<SwapTargetRequest>,
     ) -> Result<Response<SwapTargetResponse>, Status> {
-        let source = source_of(&request);
         let SwapTargetRequest { model, drain_ms, timeout_ms } = request.into_inner();
         let Some(planner) = &self.planner else {
             return Err(Reason::ProcessState.status("the target of this service cannot be swapped"));
@@ -391,7 +376,7 @@ impl Operations for Services {
         };
         let memory = self.handle.status().await?.memory.unwrap_or_default();
         let setup = planner.plan(&model, memory.target_bytes).await?;
-        let order = self.handle.swap_target(setup, drain_ms.map(u64::from), source);
+        let order = self.handle.swap_target(setup, drain_ms.map(u64::from));
         let target = ServiceProcess::Target;
         let status = self.within(timeout_ms, target, order).await?;
         Ok(Response::new(SwapTargetResponse { target: Some(process(status, target)) }))
@@ -401,10 +386,9 @@ impl Operations for Services {
         &self,
         request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
-        let source = source_of(&request);
         let DrainRequest { undo, timeout_ms } = request.into_inner();
         let order = if undo { OperatorOrder::Resume } else { OperatorOrder::Drain };
-        let ordered = self.handle.order(order, source);
+        let ordered = self.handle.order(order);
         let status = self.within(timeout_ms, ServiceProcess::Supervisor, ordered).await?;
         Ok(Response::new(DrainResponse { requests: status.requests }))
     }
@@ -417,28 +401,25 @@ impl Operations for Services {
         &self,
         request: Request<StartDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let source = source_of(&request);
         let StartDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(DrafterOrder::Start { model }, timeout_ms, source).await
+        self.order(DrafterOrder::Start { model }, timeout_ms).await
     }
 
     async fn stop_drafter(
         &self,
         request: Request<StopDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let source = source_of(&request);
-        self.order(DrafterOrder::Stop, request.into_inner().timeout_ms, source).await
+        self.order(DrafterOrder::Stop, request.into_inner().timeout_ms).await
     }
 
     async fn swap_drafter(
         &self,
         request: Request<SwapDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let source = source_of(&request);
         let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(DrafterOrder::Swap { model }, timeout_ms, source).await
+        self.order(DrafterOrder::Swap { model }, timeout_ms).await
     }
 
     async fn show_policy(
@@ -470,8 +451,7 @@ impl Operations for Services {
         &self,
         request: Request<ChangeSettingsRequest>,
     ) -> Result<Response<ChangeSettingsResponse>, Status> {
-        let source = source_of(&request);
-        let changed = self.desk()?.change(request.into_inner(), self.handle.clone(), source);
+        let changed = self.desk()?.change(request.into_inner(), self.handle.clone());
         // An operator who goes away takes nothing back, and leaves nothing half done.
         let changed = task::spawn("settings", changed).await;
         let changed = changed.map_err(|_| Status::internal("the change failed"))?;
@@ -519,23 +499,6 @@ mod tests {
         let resumed =
             Generation { continuation_ids: vec![9], seed: 7, max_tokens: 9, ..one.clone() };
         assert_eq!(fingerprint(&resumed), fingerprint(&one));
-    }
-
-    #[test]
-    fn the_source_of_an_order_is_a_short_text_or_none() {
-        let of = |source: &str| {
-            let mut request = Request::new(());
-            request.metadata_mut().insert(ORDER_SOURCE, source.parse().expect("metadata"));
-            source_of(&request)
-        };
-        let page = "the status page (key alice)";
-        assert_eq!(of(page).as_deref(), Some(page));
-        assert_eq!(source_of(&Request::new(())), None);
-        let long = "x".repeat(MAX_SOURCE_CHARS);
-        assert_eq!(of(&long), Some(long.clone()));
-        for wrong in ["", "a\tb", &format!("{long}x")] {
-            assert_eq!(of(wrong), None, "{wrong:?}");
-        }
     }
 
     #[test]

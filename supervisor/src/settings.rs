@@ -121,7 +121,6 @@ impl SettingsDesk {
         self,
         request: ChangeSettingsRequest,
         handle: ActorHandle,
-        source: Option<String>,
     ) -> Result<ChangeSettingsResponse, Status> {
         let changes = changes(request)?;
         let _turn = self.turn.lock().await;
@@ -140,7 +139,7 @@ impl SettingsDesk {
                 "setting kept"
             );
         }
-        let trouble = self.apply(&changes, &before.config, &after.config, &handle, source).await?;
+        let trouble = self.apply(&changes, &before.config, &after.config, &handle).await?;
         // With a setting of these sections the others of the section are applied as well.
         let is_used = |key: &str| {
             let is_changed = |one: &KeptChange| match key.split_once('.') {
@@ -177,7 +176,6 @@ impl SettingsDesk {
         before: &Config,
         after: &Config,
         handle: &ActorHandle,
-        source: Option<String>,
     ) -> Result<String, Status> {
         let changed = |key: &str| changes.iter().any(|change| change.key() == key);
         let changed_in =
@@ -203,7 +201,7 @@ impl SettingsDesk {
             switch(&plan, &status.drafter.unwrap_or_default())
         };
         let switched = match switch {
-            Some(order) => handle.order_drafter(order, source).await.map(drop),
+            Some(order) => handle.order_drafter(order).await.map(drop),
             None => Ok(()),
         };
         match switched {

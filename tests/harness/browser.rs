@@ -146,6 +146,30 @@ impl Page {
         })
     }
 
+    /// Types a text into what has the focus.
+    pub fn type_text(&self, text: &str) {
+        self.call("Input.insertText", json!({ "text": text }));
+    }
+
+    /// Presses Enter, with Shift or without.
+    pub fn press_enter(&self, shift: bool) {
+        let modifiers = if shift { 8 } else { 0 };
+        for kind in ["keyDown", "keyUp"] {
+            let key = json!({
+                "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13,
+                "modifiers": modifiers, "text": if kind == "keyDown" { "\r" } else { "" },
+            });
+            self.call("Input.dispatchKeyEvent", key);
+        }
+    }
+
+    /// Loads the page again.
+    pub fn reload(&self) {
+        self.value("window.isOld = true");
+        self.call("Page.reload", json!({}));
+        wait("the page again", || (self.value("window.isOld === undefined") == true).then_some(()));
+    }
+
     /// Gives the page this window.
     pub fn resize(&self, window: Window) {
         let Window { width, height, dark } = window;

@@ -53,7 +53,7 @@ pub enum Action {
     /// supervisor.
     TargetSwapped { model: String },
     /// Log an operator's order.
-    LogOrder { order_id: OrderId, subject: &'static str, to: String },
+    LogOrder { subject: &'static str, to: String },
     /// Restart the gateway of this `Attach` stream and of earlier ones. Running requests get
     /// `grace_ms`; `None` is the gateway's usual time.
     RestartGateway { attachment: u64, grace_ms: Option<u32> },

@@ -1,8 +1,7 @@
-//! Who may use the gateway: keys ([`keys`]), sessions of the status page ([`sessions`]) and who of
-//! them may give orders ([`operators`]), a pause after wrong keys ([`throttle`]), and TLS ([`tls`]). A front asks the [`Guard`] for each request.
+//! Who may use the gateway: keys ([`keys`]), sessions of the page ([`sessions`]), a pause after wrong
+//! keys ([`throttle`]), and TLS ([`tls`]). A front asks the [`Guard`] for each request.
 
 pub mod keys;
-pub mod operators;
 pub mod peer;
 pub mod sessions;
 pub mod throttle;
@@ -21,7 +20,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use keys::{Keys, Principal};
-use operators::NotOperator;
 use sessions::{SessionToken, Sessions};
 use throttle::Throttle;
 use tls::Tls;
@@ -30,9 +28,6 @@ use crate::lock::lock;
 
 /// Pause between two checks of the file of keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Scope of the sessions of a service without keys. No key has it: theirs are not empty.
-const KEYLESS_SCOPE: &str = "";
 
 /// The request has no key, or one that is not known. The error does not tell which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -158,36 +153,14 @@ impl Guard {
         &self.cookie
     }
 
-    /// Begins a session of this key's owner, without keys of nobody; its token.
+    /// Begins a session of this key's owner; its token.
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn begin_session(
-        &self,
-        owner: Option<&Principal>,
-    ) -> Result<SessionToken, getrandom::Error> {
+    pub fn begin_session(&self, owner: &Principal) -> Result<SessionToken, getrandom::Error> {
         let token = SessionToken::draw()?;
-        let scope = owner.map_or_else(|| KEYLESS_SCOPE.into(), |owner| Arc::clone(&owner.scope));
-        lock(&self.sessions).begin(&token, &scope, self.clock.now());
+        lock(&self.sessions).begin(&token, &owner.scope, self.clock.now());
         Ok(token)
-    }
-
-    /// Whether this is an open session of a service without keys.
-    pub fn has_keyless_session(&self, token: &SessionToken) -> bool {
-        !self.has_keys() && lock(&self.sessions).scope(token, self.clock.now()).is_some()
-    }
-
-    /// Checks that the owner of a key, or without keys a client, may give orders. `is_local`: the
-    /// client is a browser on this machine.
-    ///
-    /// # Errors
-    /// It may not.
-    pub fn check_operator(
-        &self,
-        owner: Option<&Principal>,
-        is_local: bool,
-    ) -> Result<(), NotOperator> {
-        operators::check(&self.settings.operators, self.has_keys(), owner, is_local)
     }
 
     /// The owner of the key whose session this is; `None` if it is over, or if its key is no more

@@ -3,17 +3,6 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The address of a request's client, in the request's extensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientAddress(pub IpAddr);
-
-impl ClientAddress {
-    /// Whether a program of this machine sent the request. A proxy is such a program, too.
-    pub fn is_loopback(self) -> bool {
-        self.0.to_canonical().is_loopback()
-    }
-}
-
 /// One peer: an IPv4 address, or an IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {

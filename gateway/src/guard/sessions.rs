@@ -1,8 +1,5 @@
-//! Sessions of the status page: a browser sends a random token in a cookie in the place of its key.
+//! Sessions of the page: a browser sends a random token in a cookie in the place of its key.
 //! The table has digests of tokens, so that its memory opens no session. No clock here (I10).
-//!
-//! Orders need a second token beside the cookie, which the page reads with its figures
-//! ([`SessionToken::order_token`]): a browser sends a cookie unasked, and never a header of a page.
 //!
 //! A session belongs to one key. It ends when its owner ends it, [`LIFE_MS`] after its beginning,
 //! when its key is taken out of the file of keys, and with the gateway's process.
@@ -73,18 +70,6 @@ impl SessionToken {
     /// The value for the cookie.
     pub fn value(&self) -> &str {
         &self.0
-    }
-
-    /// The token that an order of this session has in a header. The session's own token cannot be
-    /// computed from it.
-    pub fn order_token(&self) -> String {
-        hex(&digest(&format!("paceline order token {}", self.0)))
-    }
-
-    /// Whether a header has the order token of this session. The time of the comparison depends on
-    /// the length alone.
-    pub fn has_order_token(&self, found: &[u8]) -> bool {
-        self.order_token().as_bytes().ct_eq(found).into()
     }
 
     fn digest(&self) -> Digest {
@@ -204,20 +189,6 @@ mod tests {
         for wrong in ["", short, &long, &"g".repeat(TOKEN_CHARS), &"é".repeat(TOKEN_CHARS / 2)] {
             assert_eq!(SessionToken::parse(wrong), None, "{wrong}");
         }
-    }
-
-    #[test]
-    fn each_session_has_an_order_token_of_its_own() {
-        let draw = || SessionToken::draw().expect("random numbers");
-        let (ours, other) = (draw(), draw());
-        let token = ours.order_token();
-        assert!(ours.has_order_token(token.as_bytes()));
-        assert!(!other.has_order_token(token.as_bytes()));
-        let short = &token.as_bytes()[1..];
-        for wrong in [b"".as_slice(), short, ours.value().as_bytes()] {
-            assert!(!ours.has_order_token(wrong), "{wrong:?}");
-        }
-        assert_eq!(token.len(), TOKEN_CHARS);
     }
 
     #[test]

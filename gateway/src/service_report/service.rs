@@ -1,4 +1,4 @@
-//! The service as the status page gives it: a part of what `paceline status --json` gives to
+//! The service as the page gives it: a part of what `paceline status --json` gives to
 //! operators, under the same names.
 
 use paceline_proto::convert::service::{

@@ -19,7 +19,6 @@ use paceline_gateway::inference::loads::LoadQuestion;
 use paceline_gateway::inference::standing::Standing;
 use paceline_gateway::inference::upstream::Upstream;
 use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
-use paceline_gateway::orders::OrderBook;
 use paceline_gateway::overview::Overview;
 use paceline_gateway::prompter::Prompter;
 use paceline_process::config::ModelAliases;
@@ -129,7 +128,6 @@ impl Exchange {
             standing: standing.subscribe(),
             decoding: Decoding::new(2),
             aliases: Aliases { names: ModelAliases::Any, is_loopback: true },
-            orders: Arc::new(OrderBook::new(Upstream::new(upstream.clone(), Epoch(7)))),
             overview: Arc::new(Overview::new(Upstream::new(upstream, Epoch(7)))),
             guard: Guard::prepare(&Config::default()).expect("no files"),
             keep_alive,

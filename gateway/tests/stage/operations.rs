@@ -1,12 +1,11 @@
 //! The operators' service of the scripted supervisor: a snapshot and events that the test sets.
-//! Orders are counted, and end as the test says.
+//! Orders are counted and refused.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::{Stream, StreamExt as _};
-use paceline_proto::ORDER_SOURCE;
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
     ChangeSettingsRequest, ChangeSettingsResponse, DrafterResponse, DrainRequest, DrainResponse,
@@ -19,7 +18,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// The scripted supervisor's answers to operators.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Operator {
     /// The snapshot; without one the question is refused.
     pub status: Arc<Mutex<Option<StatusResponse>>>,
@@ -27,25 +26,8 @@ pub struct Operator {
     pub asked: Arc<AtomicUsize>,
     /// How often an order was given.
     pub orders: Arc<AtomicUsize>,
-    /// The orders with their sources, in words.
-    pub given: Arc<Mutex<Vec<String>>>,
-    /// How orders end; `None`: they wait.
-    pub outcome: watch::Sender<Option<Result<(), Status>>>,
     /// All events so far.
     pub events: watch::Sender<Vec<Event>>,
-}
-
-impl Default for Operator {
-    fn default() -> Self {
-        Self {
-            status: Arc::default(),
-            asked: Arc::default(),
-            orders: Arc::default(),
-            given: Arc::default(),
-            outcome: watch::Sender::new(Some(Err(Status::unimplemented("an order")))),
-            events: watch::Sender::default(),
-        }
-    }
 }
 
 impl Operator {
@@ -54,25 +36,9 @@ impl Operator {
         *self.status.lock().expect("no panic") = Some(status);
     }
 
-    /// The orders so far, with their sources.
-    pub fn given(&self) -> Vec<String> {
-        self.given.lock().expect("no panic").clone()
-    }
-
-    async fn order<M, T: Default>(
-        &self,
-        request: Request<M>,
-        words: impl FnOnce(M) -> String,
-    ) -> Result<Response<T>, Status> {
+    fn order<T>(&self) -> Result<Response<T>, Status> {
         self.orders.fetch_add(1, Ordering::SeqCst);
-        let source =
-            request.metadata().get(ORDER_SOURCE).map(|value| value.to_str().expect("text"));
-        let source = source.unwrap_or("no source").to_owned();
-        let words = words(request.into_inner());
-        self.given.lock().expect("no panic").push(format!("{words}, by {source}"));
-        let mut outcome = self.outcome.subscribe();
-        let outcome = outcome.wait_for(Option::is_some).await.expect("the test runs").clone();
-        outcome.expect("waited for").map(|()| Response::new(T::default()))
+        Err(Status::unimplemented("an order"))
     }
 }
 
@@ -107,71 +73,71 @@ impl Operations for Operator {
 
     async fn start_drafter(
         &self,
-        request: Request<StartDrafterRequest>,
+        _request: Request<StartDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order(request, |order| format!("start {:?}", order.model)).await
+        self.order()
     }
 
     async fn stop_drafter(
         &self,
-        request: Request<StopDrafterRequest>,
+        _request: Request<StopDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order(request, |_| "stop".to_owned()).await
+        self.order()
     }
 
     async fn swap_drafter(
         &self,
-        request: Request<SwapDrafterRequest>,
+        _request: Request<SwapDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order(request, |order| format!("swap {:?}", order.model)).await
+        self.order()
     }
 
     async fn show_policy(
         &self,
-        request: Request<ShowPolicyRequest>,
+        _request: Request<ShowPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
-        self.order(request, |_| "policy".to_owned()).await
+        self.order()
     }
 
     async fn set_policy(
         &self,
-        request: Request<SetPolicyRequest>,
+        _request: Request<SetPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
-        self.order(request, |order| format!("set {}", order.key)).await
+        self.order()
     }
 
     async fn show_settings(
         &self,
-        request: Request<ShowSettingsRequest>,
+        _request: Request<ShowSettingsRequest>,
     ) -> Result<Response<ShowSettingsResponse>, Status> {
-        self.order(request, |_| "show settings".to_owned()).await
+        self.order()
     }
 
     async fn change_settings(
         &self,
-        request: Request<ChangeSettingsRequest>,
+        _request: Request<ChangeSettingsRequest>,
     ) -> Result<Response<ChangeSettingsResponse>, Status> {
-        self.order(request, |_| "change settings".to_owned()).await
+        self.order()
     }
 
     async fn swap_target(
         &self,
-        request: Request<SwapTargetRequest>,
+        _request: Request<SwapTargetRequest>,
     ) -> Result<Response<SwapTargetResponse>, Status> {
-        self.order(request, |order| format!("swap target {:?}", order.model)).await
+        self.order()
     }
 
     async fn restart(
         &self,
-        request: Request<RestartRequest>,
+        _request: Request<RestartRequest>,
     ) -> Result<Response<RestartResponse>, Status> {
-        self.order(request, |order| format!("restart {}", order.process().as_str_name())).await
+        self.order()
     }
 
     async fn drain(
         &self,
-        request: Request<DrainRequest>,
+        _request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
-        self.order(request, |order| format!("drain, undo {}", order.undo)).await
+        self.order()
     }
 }

@@ -48,7 +48,7 @@ pub use model_dirs::DrafterFiles;
 pub use paceline_settings::{
     AUTO_COSTS, AUTO_DRAFTER, Applies, Auto, Device, DrafterConfig, DrafterModels, DrafterQuantize,
     DrafterStart, DrainConfig, ExactLanes, GatewayConfig, KvConfig, LOOKUP, LimitsConfig,
-    LogConfig, LogFormat, MTP, ModelAliases, OllamaApi, Operators, ProductsSetting, RoutingConfig,
+    LogConfig, LogFormat, MTP, ModelAliases, OllamaApi, ProductsSetting, RoutingConfig,
     SupervisorConfig, TARGET_HEAD, TargetConfig, ToolFormat, WITH_LOOKUP, WITHOUT_DIRECTORY,
     WiredMemory, changes_at_once, policy_keys,
 };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{
     AUTO_DRAFTER, Auto, Config, ConfigError, DrafterConfig, KvConfig, LOOKUP, LogConfig, MTP,
-    Operators, TARGET_HEAD, WITH_LOOKUP, WITHOUT_DIRECTORY, check_exposure,
+    TARGET_HEAD, WITH_LOOKUP, WITHOUT_DIRECTORY, check_exposure,
 };
 
 /// `limits.body_bytes` over `limits.max_message_bytes`, at least: half of the bytes are for long
@@ -64,11 +64,11 @@ impl Config {
         }
         let ollama = match gateway.ollama.address() {
             None => None,
-            Some(ollama) => Some(address("gateway.ollama", ollama, ", true or false")?),
+            Some(ollama) => Some(address("gateway.ollama", ollama, ", on or off")?),
         };
         if gateway.ollama.is_served() && http.is_none() {
             let what =
-                "expected false, because there is no HTTP (gateway.http), found another value";
+                "expected off, because there is no HTTP (gateway.http), found another value";
             return Err(ConfigError::value("gateway.ollama", what));
         }
         if let Some(taken) = ollama.filter(|_| ollama == http || ollama == Some(grpc)) {
@@ -91,15 +91,6 @@ impl Config {
                 "expected names of this machine like box.lan, without a scheme, a port or a path, found {found:?}"
             );
             return Err(ConfigError::value("gateway.hosts", what));
-        }
-        if let Operators::Keys(names) = &gateway.operators
-            && gateway.api_keys_file.is_empty()
-            && let Some(name) = names.first()
-        {
-            let what = format!(
-                "expected \"auto\" or an empty list, because there are no keys (gateway.api_keys_file), found {name:?}"
-            );
-            return Err(ConfigError::value("gateway.operators", what));
         }
         check_exposure(gateway, "gateway.grpc", grpc)?;
         for (key, address) in [("gateway.http", http), ("gateway.ollama", ollama)] {
@@ -240,38 +231,7 @@ fn is_collector(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::Loaded;
-
-    fn read(text: &str) -> Config {
-        toml::from_str(&format!("[gateway]\n{text}")).expect("readable")
-    }
-
-    #[test]
-    fn operators_are_a_word_or_names_of_keys_and_names_need_keys() {
-        let named =
-            |names: &[&str]| Operators::Keys(names.iter().map(|name| (*name).into()).collect());
-        for (text, expected) in [
-            ("", Operators::Auto),
-            ("operators = \"auto\"", Operators::Auto),
-            ("operators = []", named(&[])),
-            ("operators = \"\"", named(&[])),
-            ("operators = \"alice, bob\"", named(&["alice", "bob"])),
-            ("operators = [\"alice\"]", named(&["alice"])),
-        ] {
-            assert_eq!(read(text).gateway.operators, expected, "{text}");
-            let written = toml::to_string(&read(text)).expect("writable");
-            let again: Config = toml::from_str(&written).expect("readable");
-            assert_eq!(again.gateway.operators, expected, "{written}");
-        }
-        for text in ["", "operators = []", "operators = [\"alice\"]\napi_keys_file = \"/k\""] {
-            read(text).validate().unwrap_or_else(|error| panic!("{text}: {error}"));
-        }
-        let refused = read("operators = [\"alice\"]").validate().expect_err("no keys");
-        let refused = refused.to_string();
-        assert!(refused.contains("gateway.operators: expected \"auto\""), "{refused}");
-        assert!(refused.contains("found \"alice\""), "{refused}");
-    }
 
     #[test]
     fn a_collector_is_a_host_and_a_port() {

@@ -47,12 +47,8 @@ pub(crate) fn logged(action: Action) -> Option<Change> {
     })
 }
 
-/// The event of an operator's order. `source` is the program by which it came, if that names
-/// itself.
-pub(crate) fn ordered(subject: &str, to: String, source: Option<&str>) -> Change {
-    let cause = match source {
-        None => "an operator orders it".to_owned(),
-        Some(source) => format!("an operator orders it by {source}"),
-    };
+/// The event of an operator's order.
+pub(crate) fn ordered(subject: &str, to: String) -> Change {
+    let cause = "an operator orders it".to_owned();
     Change { kind: "order", subject: subject.to_owned(), to, cause, ..Change::default() }
 }

@@ -19,7 +19,7 @@ impl Supervisor {
     }
 
     pub(super) fn tune(&mut self, order_id: OrderId, tuning: Tuning, out: &mut Vec<Action>) {
-        out.push(Action::LogOrder { order_id, subject: "settings", to: tuning.words() });
+        out.push(Action::LogOrder { subject: "settings", to: tuning.words() });
         match tuning {
             Tuning::Admission(bounds) => {
                 self.settings.admission = bounds;

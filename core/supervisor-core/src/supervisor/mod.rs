@@ -104,13 +104,13 @@ impl Supervisor {
                 out.extend(actions.into_iter().map(Action::from));
             }
             Event::DrafterOrdered { order_id, order } => {
-                out.push(Action::LogOrder { order_id, subject: "drafter", to: order.words() });
+                out.push(Action::LogOrder { subject: "drafter", to: order.words() });
                 let actions = self.drafters.on_order(order_id, order, self.service.is_up(), now);
                 out.extend(actions.into_iter().map(Action::from));
             }
             Event::Ordered { order_id, order } => {
                 let to = order.words();
-                out.push(Action::LogOrder { order_id, subject: order.subject(), to });
+                out.push(Action::LogOrder { subject: order.subject(), to });
                 let inputs =
                     operations_inputs(&self.service, &self.target, &self.gateway, &self.admission);
                 let actions = self.operations.on_order(order_id, order, &inputs, now);

@@ -1,6 +1,6 @@
 //! The outermost layer of a connection: lets requests with a known key pass. If keys are set, every
-//! path needs one, paths that do not exist included. Only health and the status page, without its
-//! figures, are open. A refusal does not say what was wrong. If no keys are set, requests of pages
+//! path needs one, paths that do not exist included. Only health and the page, without its figures,
+//! are open. A refusal does not say what was wrong. If no keys are set, requests of pages
 //! of other sites are refused instead.
 
 use std::net::IpAddr;
@@ -11,10 +11,9 @@ use super::layer::{Entered, Passed, RequestLayer};
 use super::track::TrackedBody;
 use super::{RequestBody, WireProtocol, timed};
 use crate::guard::Guard;
-use crate::guard::peer::ClientAddress;
 
 /// The layer that asks for a key. It puts the key's [`crate::guard::keys::Principal`] into the
-/// request's extensions, and the client's address.
+/// request's extensions.
 #[derive(Clone, Debug)]
 pub struct AskKey<P> {
     protocol: P,
@@ -52,7 +51,6 @@ impl<P: WireProtocol, B: RequestBody> RequestLayer<B> for AskKey<P> {
         }
         let principal = P::principal(&self.guard, &mut parts);
         let mut request = Request::from_parts(parts, body);
-        request.extensions_mut().insert(ClientAddress(self.peer));
         match principal {
             Ok(Some(principal)) => {
                 request.extensions_mut().insert(principal);

@@ -1,10 +1,10 @@
-//! HTTP with JSON, for the clients that people have, and a status page for people. How each protocol's
+//! HTTP with JSON, for the clients that people have, and a page for people. How each protocol's
 //! requests, answers and errors are read and written is in `paceline_protocols`. All have one way
 //! from a request to an answer: [`exchange`].
 //!
 //! - `served`: the paths of the protocols, and the served model; [`ollama`] those of Ollama
 //! - [`exchange`]: from a request to its answer
-//! - [`page`]: the status page and its figures
+//! - [`page`]: the page, its figures and its chat
 //! - `site`: which pages of browsers may send requests
 //! - `encoding`: no compressed bodies
 //! - [`reply`]: answers with a JSON body
@@ -57,15 +57,14 @@ use crate::guard::Guard;
 use crate::inference::Inference;
 use crate::inference::admission::RequestSlots;
 use crate::inference::standing::Standing;
-use crate::orders::OrderBook;
 use crate::overview::Overview;
 
 pub use cors::Cors;
 pub use site::Sites;
 pub use wire::HttpWire;
 
-/// Path of the status page.
-pub const STATUS_PAGE: &str = "/";
+/// Path of the page.
+pub const PAGE: &str = "/";
 
 /// State that the handlers of all HTTP protocols share.
 #[derive(Debug)]
@@ -80,11 +79,9 @@ pub struct HttpFront {
     pub decoding: Decoding,
     /// The model names of clients that are served.
     pub aliases: Aliases,
-    /// The service's state and figures for the status page.
+    /// The service's state and figures for the page.
     pub overview: Arc<Overview>,
-    /// Orders of the status page.
-    pub orders: Arc<OrderBook>,
-    /// Begins and ends sessions of the status page, and knows who may give orders.
+    /// Begins and ends sessions of the page.
     pub guard: Guard,
     /// Time without an event after which a stream gets a keep-alive.
     pub keep_alive: Duration,

@@ -26,10 +26,10 @@ use paceline_vocabulary::Reason;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
-use super::Health;
-use super::page::orders::OrderRequest;
 use super::page::report::StatusReport;
-use crate::service_report::orders::OrderReport;
+use super::{Health, HttpWire};
+use crate::front::connection::WireProtocol as _;
+use crate::front::connection::places::AnswerKind;
 
 /// Statuses of errors that a path may answer with.
 const ERRORS: &[(u16, &str)] = &[
@@ -67,8 +67,6 @@ const ERRORS: &[(u16, &str)] = &[
     MessagesModelList,
     ModelList,
     ModelObject,
-    OrderReport,
-    OrderRequest,
     ResponsesAnswer,
     ResponsesRequest,
     StatusReport,
@@ -95,6 +93,14 @@ struct Answering<'a> {
     /// Type of an error.
     error: &'a str,
 }
+
+const CHAT: Answering<'_> = Answering {
+    summary: "Answers a conversation.",
+    request: "ChatCompletionRequest",
+    whole: "ChatCompletion",
+    events: "The data of each event is a ChatCompletionChunk; of the last one `[DONE]`.",
+    error: "ErrorBody",
+};
 
 fn document() -> Value {
     json!({
@@ -123,14 +129,13 @@ fn paths() -> Value {
         json!({ "name": "name", "in": "path", "required": true, "schema": { "type": "string" } });
     json!({
         "/": { "get": page() },
-        "/status": { "get": getting("The figures of the status page.", "StatusReport") },
+        "/status": { "get": getting("The figures of the page.", "StatusReport") },
         "/status/session": {
-            "post": session("Begins a session of the status page: the cookie of the answer opens \
-                `GET /status`, and `POST /status/orders` for an operator. Without keys only an \
-                operator's is begun."),
+            "post": session("Begins a session of the page: the cookie of the answer opens \
+                `GET /status` and `POST /status/chat`. Without keys none is begun."),
             "delete": session("Ends the session of the cookie."),
         },
-        "/status/orders": { "post": ordering() },
+        "/status/chat": { "post": chatting() },
         "/health": { "get": health() },
         "/metrics": { "get": metrics() },
         "/v1/models": {
@@ -144,13 +149,7 @@ fn paths() -> Value {
                 "MessagesModel",
             ),
         },
-        "/v1/chat/completions": { "post": answering(&Answering {
-            summary: "Answers a conversation.",
-            request: "ChatCompletionRequest",
-            whole: "ChatCompletion",
-            events: "The data of each event is a ChatCompletionChunk; of the last one `[DONE]`.",
-            error: "ErrorBody",
-        }) },
+        "/v1/chat/completions": { "post": answering(&CHAT) },
         "/v1/completions": { "post": answering(&Answering {
             summary: "Continues a text.",
             request: "CompletionRequest",
@@ -208,7 +207,7 @@ fn page() -> Value {
         "content": content("ErrorBody"),
     });
     json!({
-        "summary": "The status page, without figures. It needs no key.",
+        "summary": "The page, without figures. It needs no key.",
         "security": [],
         "responses": {
             "200": { "description": "The page, as HTML.", "content": html },
@@ -225,29 +224,19 @@ fn session(summary: &str) -> Value {
     json!({ "summary": summary, "responses": responses })
 }
 
-fn ordering() -> Value {
-    let ok = json!({
-        "description": "The order is being carried out; the figures say what becomes of it.",
-        "content": content("OrderReport"),
+fn chatting() -> Value {
+    let mut chatting = answering(&Answering {
+        summary: "Answers a conversation of the page, for the page alone. Programs use \
+            `/v1/chat/completions`.",
+        ..CHAT
     });
-    let mut responses = with_errors(&ok, "ErrorBody");
-    let by_status = responses.as_object_mut().expect("responses");
-    let accepted = by_status.remove("200");
-    by_status.extend(accepted.map(|accepted| ("202".to_owned(), accepted)));
     for (status, description) in [
-        ("401", "The request has no session of the status page."),
-        ("403", "The session may give no orders, its token is missing, or it is of another page."),
-        ("409", "An earlier order of the same process is not done yet."),
-        ("415", "The body is compressed, or not `application/json`."),
+        ("401", "Keys are set, and the request has no session of the page."),
+        ("403", "Another page sent the request, or no page."),
     ] {
-        let error = json!({ "description": description, "content": content("ErrorBody") });
-        by_status.insert(status.to_owned(), error);
+        chatting["responses"][status]["description"] = description.into();
     }
-    json!({
-        "summary": "Gives an operator's order, in a session of the status page alone.",
-        "requestBody": { "required": true, "content": content("OrderRequest") },
-        "responses": responses,
-    })
+    chatting
 }
 
 fn metrics() -> Value {
@@ -488,11 +477,26 @@ fn a_type_of_a_request_refuses_other_fields() {
     }
 }
 
+/// The answers of such a path count as a model's where streams are bounded (I14).
+#[test]
+fn each_path_with_a_stream_is_known_as_one_whose_answers_a_model_writes() {
+    let document = document();
+    let paths = document["paths"].as_object().expect("paths").iter();
+    let streaming = paths.filter(|(_, methods)| {
+        methods["post"]["responses"]["200"]["content"].get("text/event-stream").is_some()
+    });
+    let paths: Vec<_> = streaming.map(|(path, _)| path).collect();
+    assert!(paths.len() >= 5, "{paths:?}");
+    for path in paths {
+        assert_eq!(HttpWire::answer_kind(path), AnswerKind::Model, "{path}");
+    }
+}
+
 #[test]
 fn every_status_of_an_error_is_listed() {
     for reason in Reason::ALL {
         let status = status(*reason).as_u16();
-        // 409 answers orders of operators, and messages between processes, which have no path.
+        // 409 is of what operators ask for, and of messages between processes, which have no path.
         assert!(status == 409 || ERRORS.iter().any(|(known, _)| *known == status), "{reason:?}");
     }
 }

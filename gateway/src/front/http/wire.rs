@@ -13,9 +13,9 @@ use paceline_vocabulary::Reason;
 use rustls::ServerConfig;
 
 use super::error::ErrorReply;
-use super::page::session;
+use super::page::{self, session};
 use super::site::Sites;
-use super::{STATUS_PAGE, of_path};
+use super::{PAGE, of_path};
 use crate::front::connection::intake::BodyLength;
 use crate::front::connection::places::AnswerKind;
 use crate::front::connection::{BoxError, WireProtocol};
@@ -23,11 +23,12 @@ use crate::guard::keys::Principal;
 use crate::guard::{API_KEY, Guard, KeySource, UnknownKey};
 
 /// The paths that need no key. The page has no figures of its own: it asks for them.
-const OPEN: &[&str] = &["/health", STATUS_PAGE];
+const OPEN: &[&str] = &["/health", PAGE];
 
 /// The paths whose answers a model writes.
 const MODEL: &[&str] = &[
     "/v1/chat/completions",
+    page::CHAT,
     "/v1/completions",
     "/v1/responses",
     "/v1/messages",
@@ -78,10 +79,6 @@ impl WireProtocol for HttpWire {
                 let owner = guard.session(&token).ok_or(UnknownKey)?;
                 request.extensions.insert(token);
                 Ok(Some(owner))
-            }
-            (Ok(None), Some(token)) if guard.has_keyless_session(&token) => {
-                request.extensions.insert(token);
-                Ok(None)
             }
             (principal, _) => principal,
         }

@@ -1,9 +1,7 @@
 //! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, asks it for the
-//! service's figures, follows its events and sends it operators' orders, and [`attach`] follows its
-//! state. Only [`wire`] knows the messages of `paceline.internal.v1`.
+//! service's figures and follows its events, and [`attach`] follows its state. Only [`wire`] knows the messages of `paceline.internal.v1`.
 
 pub mod attach;
-mod orders;
 mod service;
 mod wire;
 

@@ -97,7 +97,7 @@ pub(crate) fn name_of(action: &Action) -> String {
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
         Action::LogGateway { from, to, .. } => format!("gateway {}->{}", from.word(), to.word()),
         Action::TargetSwapped { model } => format!("swapped {model}"),
-        Action::LogOrder { subject, to, .. } => format!("order {subject}: {to}"),
+        Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
         Action::RestartGateway { attachment, grace_ms: None } => {
             format!("restart_gateway a{attachment}")
         }

@@ -1,12 +1,14 @@
-//! The status page: `GET /` is one static page, and `GET /status` has the figures that its script
-//! asks for every two seconds. With keys the page asks for one and begins a session ([`session`]).
-//! An operator gives orders by it ([`orders`]).
+//! The page: `GET /` is one static page with two views. The chat sends its questions to
+//! `POST /status/chat` ([`chat`]). The view of the service's state shows the figures of `GET /status`
+//! ([`report`]), which its script asks for every two seconds. With keys the page asks for one and
+//! begins a session ([`session`]).
 //!
-//! The page is a file of this folder, in the binary. Its policy (`content-security-policy`) lets it
-//! run its own script and style, by their digests, and reach its own origin, and nothing else. It
-//! writes every figure as text, never as markup.
+//! The page is made of the files of this folder, in the binary. Its policy
+//! (`content-security-policy`) lets it run its own script and style, by their digests, and reach its
+//! own origin, and nothing else. It writes every figure and every text of a model as text, never as
+//! markup.
 
-pub mod orders;
+pub mod chat;
 pub mod report;
 pub mod session;
 
@@ -19,7 +21,6 @@ use axum::http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
@@ -29,21 +30,29 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::reply::json_reply;
-use super::site::is_on_this_machine;
-use super::{HttpFront, STATUS_PAGE, ollama};
-use crate::guard::keys::Principal;
-use crate::guard::operators::NotOperator;
-use crate::guard::peer::ClientAddress;
+use super::{HttpFront, PAGE, ollama};
 use report::StatusReport;
 
 /// Path of the figures.
 pub const FIGURES: &str = "/status";
 /// Path at which sessions begin and end.
 pub const SESSION: &str = "/status/session";
-/// Path at which orders are given.
-pub const ORDERS: &str = "/status/orders";
+/// Path of the chat's questions.
+pub const CHAT: &str = "/status/chat";
 
-const HTML: &str = include_str!("page.html");
+const HTML: &str = concat!(
+    include_str!("head.html"),
+    "<style>\n",
+    include_str!("style.css"),
+    "</style>\n",
+    include_str!("body.html"),
+    "<script>\n",
+    include_str!("status.js"),
+    include_str!("markdown.js"),
+    include_str!("chat.js"),
+    include_str!("page.js"),
+    "</script>\n",
+);
 /// The digest of the page's script and style is of what stands between these.
 const STYLE: [&str; 2] = ["<style>", "</style>"];
 const SCRIPT: [&str; 2] = ["<script>", "</script>"];
@@ -52,10 +61,10 @@ const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resour
 /// The paths of the page.
 pub fn routes(serves_ollama: bool) -> Router<Arc<HttpFront>> {
     Router::new()
-        .route(STATUS_PAGE, get(move |headers| page(headers, serves_ollama)))
+        .route(PAGE, get(move |headers| page(headers, serves_ollama)))
         .route(FIGURES, get(figures))
         .route(SESSION, post(session::begin).delete(session::end))
-        .route(ORDERS, post(orders::give))
+        .route(CHAT, post(chat::answer))
 }
 
 /// Answers with the page, under a policy that lets the browser run its own script alone. Where Ollama's
@@ -81,20 +90,10 @@ async fn page(request: HeaderMap, serves_ollama: bool) -> Response {
 /// The figures, also of a service that cannot serve: why it cannot is one of them.
 async fn figures(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     let (parts, _body) = request.into_parts();
-    let report = StatusReport::of(&front, &parts).await;
+    let report = StatusReport::of(&front, &parts.extensions).await;
     let mut reply = json_reply(StatusCode::OK, &json!(report));
     guard_answer(reply.headers_mut());
     reply
-}
-
-/// Checks that the client of a request may give orders.
-///
-/// # Errors
-/// It may not.
-fn permit(front: &HttpFront, request: &Parts) -> Result<(), NotOperator> {
-    let client = request.extensions.get::<ClientAddress>();
-    let is_local = client.is_some_and(|client| client.is_loopback()) && is_on_this_machine(request);
-    front.guard.check_operator(request.extensions.get::<Principal>(), is_local)
 }
 
 /// Headers of every answer of the page: it is stored nowhere, its type is as written, and pages of
@@ -106,7 +105,7 @@ fn guard_answer(headers: &mut HeaderMap) {
 }
 
 /// The policy of this page: its one script and its one style by their digests, its own origin for
-/// figures, and its icon, which is a `data:` URL.
+/// figures and questions. Its icon and the pictures of a conversation are `data:` URLs.
 fn policy(html: &str) -> String {
     let (style, script) = (digest(html, STYLE), digest(html, SCRIPT));
     format!(

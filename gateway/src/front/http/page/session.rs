@@ -2,11 +2,9 @@
 //! answer sets a cookie with a random token. `DELETE` ends it. A wrong key is refused and slowed
 //! down before it comes here, as at every path.
 //!
-//! The cookie opens the figures and the orders alone, and only without a key beside it. So no page of
-//! another origin can have a browser send a request for the model with it.
-//!
-//! Without keys the figures need no session, and orders do: an operator's browser on this machine
-//! begins one.
+//! The cookie opens the figures and the chat alone, and only without a key beside it. The chat checks
+//! by itself that the page sent the question. So no page of another origin can have a browser send a
+//! request for the model with it. Without keys nothing needs a session.
 
 use std::sync::Arc;
 
@@ -19,7 +17,7 @@ use http::header::AUTHORIZATION;
 use http_body::Body as _;
 use paceline_protocols::inference::error::{InferenceError, Result, refuse};
 
-use super::{FIGURES, ORDERS, SESSION, guard_answer, permit};
+use super::{CHAT, FIGURES, SESSION, guard_answer};
 use crate::front::http::HttpFront;
 use crate::front::http::error::ErrorReply;
 use crate::front::http::of_path;
@@ -29,15 +27,15 @@ use crate::guard::sessions::SessionToken;
 use crate::guard::{API_KEY, Guard};
 
 /// The session that a request may use: one without a key, from the service's own page, that asks for
-/// figures, gives an order, or ends the session. Browsers count other ports of the same host as the
+/// figures, asks the model, or ends the session. Browsers count other ports of the same host as the
 /// same site and send the cookie from them, too. `name` is that of the cookie.
 pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
     let is_keyed = [AUTHORIZATION, API_KEY].iter().any(|name| request.headers.contains_key(name));
     let may_use = match request.uri.path() {
         FIGURES => [Method::GET, Method::HEAD].contains(&request.method) && is_own_page(request),
         SESSION => request.method == Method::DELETE && is_own_page(request),
-        // Orders check method, origin and more by themselves, to name what is wrong.
-        ORDERS => true,
+        // The chat checks the origin by itself, to name what is wrong.
+        CHAT => request.method == Method::POST,
         _ => false,
     };
     if is_keyed || !may_use {
@@ -49,21 +47,15 @@ pub fn offered(request: &Parts, name: &str) -> Option<SessionToken> {
     ours.filter_map(SessionToken::parse).next()
 }
 
-/// Begins a session of the key's owner. Without keys a session is of use for orders alone, so one is
-/// begun only for a client that may give them.
+/// Begins a session of the key's owner; without keys none, because nothing needs one.
 pub(super) async fn begin(State(front): State<Arc<HttpFront>>, request: Request) -> Response {
     if let Err(error) = check_empty(&request) {
         return of_path(ErrorReply::new(error), SESSION);
     }
-    let (parts, _body) = request.into_parts();
-    let owner = parts.extensions.get::<Principal>();
-    if owner.is_none() && permit(&front, &parts).is_err() {
-        return done(None);
-    }
+    let Some(owner) = request.extensions().get::<Principal>() else { return done(None) };
     match front.guard.begin_session(owner) {
         Ok(token) => {
-            let key = owner.map(|owner| &*owner.name);
-            tracing::info!(key, "session of the status page");
+            tracing::info!(key = &*owner.name, "session of the page");
             done(cookie(&front.guard, token.value(), ""))
         }
         Err(error) => {
@@ -133,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_opens_the_figures_and_orders_and_nothing_else() {
+    fn the_cookie_opens_the_figures_and_the_chat_and_nothing_else() {
         let cookie = [("cookie", format!("{NAME}={TOKEN}"))];
         let cookie = [(cookie[0].0, cookie[0].1.as_str())];
         for (method, path) in [
@@ -141,9 +133,7 @@ mod tests {
             ("HEAD", "/status"),
             ("GET", "/status?x=1"),
             ("DELETE", "/status/session"),
-            ("POST", "/status/orders"),
-            // Its answer is that the path has no such method.
-            ("GET", "/status/orders"),
+            ("POST", "/status/chat"),
         ] {
             assert_eq!(found(method, path, &cookie).as_deref(), Some(TOKEN), "{method} {path}");
         }
@@ -154,6 +144,8 @@ mod tests {
             ("GET", "/metrics"),
             ("GET", "/v1/models"),
             ("POST", "/v1/chat/completions"),
+            ("GET", "/status/chat"),
+            ("POST", "/status/chat/"),
             ("GET", "/status/"),
         ] {
             assert_eq!(found(method, path, &cookie), None, "{method} {path}");

@@ -6,32 +6,25 @@
 //! - `Host`, or the authority of the target: a name that is no name of this service. A page of a
 //!   rebound name sends that name. An IP address passes, because rebinding needs a name.
 //! - `Origin`: neither the service itself nor one of `gateway.cors_origins`.
-//! - `Sec-Fetch-Site`: another site, but for a link to the status page.
+//! - `Sec-Fetch-Site`: another site, but for a link to the page.
 //!
 //! Browsers let no script set these headers. Other clients send no `Origin` and no
 //! `Sec-Fetch-Site`, so all of theirs are served. With keys a page cannot know a key, and none of
 //! this is checked.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use http::header::{HOST, ORIGIN};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use paceline_protocols::inference::error::{Result, quoted, refuse};
 
-use super::STATUS_PAGE;
+use super::PAGE;
 use super::cors::Cors;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
-/// Headers by which a proxy names the client of a request (RFC 7239), or itself.
-const FORWARDED: [HeaderName; 4] = [
-    HeaderName::from_static("forwarded"),
-    HeaderName::from_static("x-forwarded-for"),
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("via"),
-];
 /// Names of this machine besides those that end in `.localhost` (RFC 6761). The second is the name
 /// by which programs in containers of Docker and Podman reach it; a browser resolves neither
 /// elsewhere.
@@ -127,26 +120,25 @@ pub fn is_own_page(request: &Parts) -> bool {
     if headers.contains_key(FETCH_SITE) {
         return values(headers, &FETCH_SITE).all(|site| ["same-origin", "none"].contains(&site));
     }
-    let own = asked_host(request);
+    let own = asked_host(headers, &request.uri);
     let is_own =
         |origin: &HeaderValue| own.as_ref().is_some_and(|own| own.is_origin(origin.as_bytes()));
     headers.get_all(ORIGIN).iter().all(is_own)
 }
 
 /// Checks that the service's own page sent a request. Browsers send the origin with each request but
-/// GET and HEAD, so that an order without one is refused.
+/// GET and HEAD, so that a POST without one is refused.
 ///
 /// # Errors
 /// Another page did, or no page; the error names the header.
-pub fn check_own_origin(request: &Parts) -> Result<()> {
-    let headers = &request.headers;
+pub fn check_own_origin(headers: &HeaderMap, target: &Uri) -> Result<()> {
     if let Some(site) = values(headers, &FETCH_SITE).find(|site| *site != "same-origin") {
         return refuse("sec-fetch-site", "same-origin", quoted(site));
     }
     let expected = "the origin of the service's own page";
     let mut origins = headers.get_all(ORIGIN).iter();
     match (origins.next(), origins.next()) {
-        (Some(origin), None) => match asked_host(request) {
+        (Some(origin), None) => match asked_host(headers, target) {
             Some(own) if own.is_origin(origin.as_bytes()) => Ok(()),
             _ => refuse("origin", expected, shown(origin.as_bytes())),
         },
@@ -155,28 +147,14 @@ pub fn check_own_origin(request: &Parts) -> Result<()> {
     }
 }
 
-/// Whether a request of a loopback peer comes from a browser on this machine, and not through a
-/// proxy on it: it asks for a loopback host, and no proxy has named the client.
-pub fn is_on_this_machine(request: &Parts) -> bool {
-    let headers = &request.headers;
-    if FORWARDED.iter().any(|name| headers.contains_key(name)) {
-        return false;
-    }
-    let target = request.uri.authority().map(|authority| authority.as_str().as_bytes());
-    let mut hosts =
-        headers.get_all(HOST).iter().map(HeaderValue::as_bytes).chain(target).peekable();
-    hosts.peek().is_some()
-        && hosts.all(|text| Host::parse(text).is_some_and(|host| host.is_loopback()))
-}
-
 /// The host that a request asks for.
-fn asked_host(request: &Parts) -> Option<Host> {
-    let host = request.headers.get(HOST).map(HeaderValue::as_bytes);
-    let target = request.uri.authority().map(|authority| authority.as_str().as_bytes());
+fn asked_host(headers: &HeaderMap, target: &Uri) -> Option<Host> {
+    let host = headers.get(HOST).map(HeaderValue::as_bytes);
+    let target = target.authority().map(|authority| authority.as_str().as_bytes());
     target.or(host).and_then(Host::parse)
 }
 
-/// Refuses what a page of another site made a browser send. A link to the status page is followed:
+/// Refuses what a page of another site made a browser send. A link to the page is followed:
 /// it shows the page in a tab of its own, which no other page can read.
 fn check_fetch_site(request: &Parts) -> Result<()> {
     let headers = &request.headers;
@@ -188,7 +166,7 @@ fn check_fetch_site(request: &Parts) -> Result<()> {
         headers.contains_key(name) && values(headers, name).all(|value| value == word)
     };
     let is_link = request.method == Method::GET
-        && request.uri.path() == STATUS_PAGE
+        && request.uri.path() == PAGE
         && only(&FETCH_MODE, "navigate")
         && only(&FETCH_DEST, "document");
     if is_link {
@@ -248,15 +226,6 @@ impl Host {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_allowed);
         name.split('.').all(is_label).then_some(Self { name, is_address: false, port })
-    }
-
-    /// Whether it leads to this machine wherever it is resolved.
-    fn is_loopback(&self) -> bool {
-        if !self.is_address {
-            return self.name == OWN_NAMES[0] || self.name.ends_with(".localhost");
-        }
-        let address = self.name.trim_start_matches('[').trim_end_matches(']');
-        address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
     /// Whether this is the origin of the service's own pages. Behind a proxy they may come by TLS.
