@@ -251,6 +251,10 @@ fn settings_are_shown_and_changed_as_documented() {
     assert_eq!(value(&changed, "routing.force").as_deref(), Some("plain config set"), "{changed}");
     done(&stack, "paceline config unset routing.force");
     done(&stack, "paceline config set routing.max_concurrent=4");
+    done(&stack, "paceline config set gateway.ollama=on");
+    let changed = done(&stack, "paceline config show --changed");
+    assert_eq!(value(&changed, "gateway.ollama").as_deref(), Some("on config set"), "{changed}");
+    done(&stack, "paceline config unset gateway.ollama");
 
     // A flag wins over what is kept.
     let line = "paceline serve --set routing.max_concurrent=2";
@@ -299,6 +303,16 @@ fn selftest_compares_the_lanes_and_the_drafters() {
     has(&done(&stack, "paceline selftest --prompts 1 --drafter lookup"), &[": equal"]);
     let both = done(&stack, "paceline selftest --prompts 1 --drafters ./demo/drafter,lookup");
     has(&both, &["demo/drafter", "lookup"]);
+    std::fs::write(
+        stack.path("mine.jsonl"),
+        "{\"kind\": \"rivers\", \"prompt\": \"Name a river.\"}\n",
+    )
+    .expect("writable");
+    let mine = "paceline selftest --drafters ./demo/drafter --from mine.jsonl";
+    let mine = mine.replace("mine.jsonl", &stack.path("mine.jsonl").display().to_string());
+    has(&done(&stack, &mine), &["demo/drafter"]);
+    let one = mine.replace("--drafters", "--drafter");
+    has(&done(&stack, &one), &["rivers", ": equal"]);
 }
 
 #[test]

@@ -4,14 +4,15 @@
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use paceline_process::keys::KeyLine;
 use paceline_system::clock::monotonic_ns;
-use paceline_tests::{Stack, repository, wait};
+use paceline_tests::{Stack, repository, signal, wait};
 use serde_json::{Value, json};
 
 const KEY: &str = "pl_http_door_0123456789";
@@ -79,6 +80,45 @@ fn paths() -> Vec<String> {
         "*",
     ];
     documented.chain(others.map(str::to_owned)).collect()
+}
+
+/// The address of Ollama's API in the first line of `serve`.
+fn ollama_address(stack: &Stack) -> String {
+    let log = stack.serve_log();
+    let rest = log.split_once("Ollama's API at http://").expect("it is named").1;
+    rest.split([',', '\n']).next().expect("an address").to_owned()
+}
+
+#[test]
+fn ollamas_own_address_is_served_beside_http_and_by_the_next_gateway() {
+    let stack = Stack::ready("gateway.ollama = \"127.0.0.1:0\"\n");
+    let address = ollama_address(&stack);
+    assert_ne!(address, stack.http_address());
+    let tags = |host: &str| {
+        let (status, _, mut reader) = head(send(host, "GET", "/api/tags", "", ""));
+        let mut body = String::new();
+        reader.read_to_string(&mut body).expect("a body");
+        (status, body)
+    };
+    let (status, body) = tags(&address);
+    assert!(status == 200 && body.contains(":latest"), "{status}: {body}");
+    assert_eq!(tags(&stack.http_address()).0, 200);
+    let gateway = stack.pid("gateway");
+    signal(gateway, Signal::SIGKILL);
+    wait("another gateway", || (stack.pid("gateway") != gateway).then_some(()));
+    wait("it serves", || (tags(&address).0 == 200).then_some(()));
+    stack.stop();
+}
+
+#[test]
+fn a_port_of_ollama_that_is_taken_ends_serve_and_names_the_program() {
+    // This test holds it, or another program does.
+    let _held = TcpListener::bind("127.0.0.1:11434");
+    let stack = Stack::new("");
+    let output = stack.shell("paceline serve --ollama").output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{errors}");
+    assert!(errors.contains("127.0.0.1:11434") && errors.contains("(pid "), "{errors}");
 }
 
 #[test]

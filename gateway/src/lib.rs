@@ -7,8 +7,7 @@
 //! - [`inference`]: requests and their answers, in no protocol's words.
 //! - [`prompter`], [`images`]: threads that prepare the model's input.
 //! - [`service_report`]: the service as its supervisor reports it.
-//! - [`overview`]: figures of the status page.
-//! - [`orders`]: its orders.
+//! - [`overview`]: figures of the page.
 //! - [`metrics`]: figures for Prometheus, and of the last minutes.
 //! - [`turns`]: waiting in turn.
 //! - [`successor`]: how another gateway takes the place of one that ends, which
@@ -27,7 +26,6 @@ pub mod inference;
 pub mod life;
 mod lock;
 pub mod metrics;
-pub mod orders;
 pub mod overview;
 pub mod program;
 pub mod prompter;
@@ -113,15 +111,8 @@ pub struct Setup {
     pub runtime_dir: RuntimeDir,
     /// The life of this gateway.
     pub life: Life,
-    /// Where clients connect for gRPC; non-blocking.
-    pub listener: TcpListener,
-    /// Where clients connect for HTTP; non-blocking. `None` if there is no HTTP.
-    pub http_listener: Option<TcpListener>,
-    /// Where clients connect for Ollama's API besides; non-blocking.
-    pub ollama_listener: Option<TcpListener>,
-    /// Whether another process holds all sockets too: connections then wait while no gateway
-    /// accepts them.
-    pub are_held: bool,
+    /// Where clients connect.
+    pub listeners: FrontListeners,
     /// Keys and TLS.
     pub guard: guard::Guard,
 }
@@ -140,38 +131,28 @@ impl Setup {
         runtime_dir.prepare()?;
         // First the ports: whether they are free is known at once, and clients that connect while
         // the files are read wait instead of failing.
-        let fronts = listeners(&config.gateway, &guard)?;
-        let FrontListeners {
-            grpc: listener,
-            http: http_listener,
-            ollama: ollama_listener,
-            are_held,
-        } = fronts;
+        let listeners = listeners(&config.gateway, &guard)?;
         let format = tool_call_format(config.gateway.tool_format);
         let orders = LanguageOrders { format, vision: config.target.vision };
         let languages = Languages::read(&model_dir, orders)?;
         let life = Life::begin(&runtime_dir)?.started_with(settings);
         images::prepare(&runtime_dir)?;
-        Ok(Self {
-            config,
-            languages,
-            runtime_dir,
-            life,
-            listener,
-            http_listener,
-            ollama_listener,
-            are_held,
-            guard,
-        })
+        Ok(Self { config, languages, runtime_dir, life, listeners, guard })
     }
 }
 
-/// The listeners of a gateway.
-struct FrontListeners {
-    grpc: TcpListener,
-    http: Option<TcpListener>,
-    ollama: Option<TcpListener>,
-    are_held: bool,
+/// The listening sockets of a gateway; all are non-blocking.
+#[derive(Debug)]
+pub struct FrontListeners {
+    /// Where clients connect for gRPC.
+    pub grpc: TcpListener,
+    /// Where clients connect for HTTP. `None` if there is no HTTP.
+    pub http: Option<TcpListener>,
+    /// Where clients connect for Ollama's API besides.
+    pub ollama: Option<TcpListener>,
+    /// Whether another process holds all of them too: connections then wait while no gateway
+    /// accepts them.
+    pub are_held: bool,
 }
 
 /// The listeners of all fronts: each inherited, else bound at its address. A parent of an

@@ -13,7 +13,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
@@ -26,6 +25,8 @@ use paceline_service_core::ending::Event;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixDatagram, UnixStream};
 use tokio::process::Child;
+
+use crate::FrontListeners;
 
 /// The successor of this gateway, and who starts it.
 #[derive(Debug)]
@@ -81,17 +82,16 @@ impl Successor {
     ///
     /// # Errors
     /// The system has no descriptors left.
-    pub fn new(
-        notifier: Notifier,
-        grpc: &TcpListener,
-        http: Option<&TcpListener>,
-        ollama: Option<&TcpListener>,
-    ) -> io::Result<Self> {
+    pub fn new(notifier: Notifier, listeners: &FrontListeners) -> io::Result<Self> {
+        let FrontListeners { grpc, http, ollama, are_held: _ } = listeners;
         let starter = match notifier.manager() {
             Manager::Serve => Starter::Serve(notifier.messages()?),
             Manager::Systemd => {
-                let fronts =
-                    [(Front::Grpc, Some(grpc)), (Front::Http, http), (Front::Ollama, ollama)];
+                let fronts = [
+                    (Front::Grpc, Some(grpc)),
+                    (Front::Http, http.as_ref()),
+                    (Front::Ollama, ollama.as_ref()),
+                ];
                 let mut sockets = vec![];
                 for (front, listener) in fronts {
                     if let Some(listener) = listener {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::answer::Head;
 use super::anthropic::decode::Asked as MessagesAsked;
 use super::anthropic::encode::MessageWriter;
-use super::ollama::encode::{Form, OllamaWriter};
+use super::ollama::encode::{OllamaPath, OllamaWriter};
 use super::openai::chat::write::ChatWriter;
 use super::openai::params::Asked;
 use super::protocol::AnswerWriter;
@@ -199,7 +199,7 @@ fn seen(pieces: &[AnswerEvent]) -> [Seen; 3] {
 fn seen_by_ollama(pieces: &[AnswerEvent]) -> Seen {
     let mut events = Vec::new();
     pieces.iter().cloned().for_each(|event| collect(&mut events, event));
-    let writer = || OllamaWriter::new(head(), Form::Chat, None);
+    let writer = || OllamaWriter::new(head(), OllamaPath::Chat, None);
     let whole = ollama_seen(&[writer().whole(events).json()]);
     assert_eq!(whole, ollama_seen(&streamed(writer(), pieces.to_vec())));
     whole

@@ -19,7 +19,7 @@ use std::time::Duration;
 use paceline_gateway::guard::Guard;
 use paceline_gateway::inference::languages::Languages;
 use paceline_gateway::life::Life;
-use paceline_gateway::{Setup, run};
+use paceline_gateway::{FrontListeners, Setup, run};
 use paceline_process::{Config, RuntimeDir, task};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -98,10 +98,12 @@ impl Stage {
             languages: Languages::from(language),
             runtime_dir,
             life,
-            listener,
-            http_listener: Some(http_listener),
-            ollama_listener: None,
-            are_held: false,
+            listeners: FrontListeners {
+                grpc: listener,
+                http: Some(http_listener),
+                ollama: None,
+                are_held: false,
+            },
             guard,
         };
         let exit = task::spawn("gateway", run(setup, receiver));

@@ -137,7 +137,7 @@ fn ollama_unusable(address: &str, error: &io::Error) -> String {
         Some(holder) if error.kind() == io::ErrorKind::AddrInUse => format!(", which is {holder}"),
         _ => String::new(),
     };
-    let without = "or set true for Ollama's API on the address of http alone";
+    let without = "or set on for Ollama's API on the address of http alone";
     format!("{}: {}{holder}; {without}", Front::Ollama.key(), unusable(address, error))
 }
 

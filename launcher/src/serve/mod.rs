@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 
 use self::child::{Child, ChildSpawner, News};
 use self::drafter_lines::DrafterLines;
-use self::listeners::{FrontListeners, TurnedAway};
+use self::listeners::{FrontListener, FrontListeners, TurnedAway};
 use self::progress::{Progress, Show};
 use self::refusal::{EARLIER_SERVICE_TIMEOUT, Refusal, STATUS_POLL, refuse};
 use crate::args::ServeArgs;
@@ -191,12 +191,13 @@ fn bounds(settings: &SupervisorConfig) -> Bounds {
 fn greet(listeners: &FrontListeners, tls: bool, dir: &RuntimeDir, screen: &mut Screen) {
     let (version, logs) = (env!("CARGO_PKG_VERSION"), dir.path().display());
     let scheme = if tls { "https" } else { "http" };
-    let http = listeners
-        .http
-        .as_ref()
-        .map_or_else(String::new, |http| format!(", HTTP at {scheme}://{}", http.address));
+    let at = |name: &str, front: &Option<FrontListener>| match front {
+        Some(front) => format!(", {name} at {scheme}://{}", front.address),
+        None => String::new(),
+    };
+    let (http, ollama) = (at("HTTP", &listeners.http), at("Ollama's API", &listeners.ollama));
     let grpc = &listeners.grpc.address;
-    screen.line(&format!("paceline {version}: gRPC at {grpc}{http}, logs in {logs}"));
+    screen.line(&format!("paceline {version}: gRPC at {grpc}{http}{ollama}, logs in {logs}"));
 }
 
 /// Lines for a person who does not know what to do with a service that runs.

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use self::decode::is_empty;
-use self::encode::{Form, OllamaWriter, loaded};
+use self::encode::{OllamaPath, OllamaWriter, loaded};
 use self::error::Ollama;
 use self::request::{OllamaChatRequest, OllamaGenerateRequest};
 use crate::answer::Head;
@@ -32,11 +32,11 @@ const LATEST: &str = ":latest";
 
 /// `/api/chat`.
 #[derive(Clone, Copy, Debug)]
-pub struct Chat;
+pub struct OllamaChat;
 
 /// `/api/generate`.
 #[derive(Clone, Copy, Debug)]
-pub struct Generate;
+pub struct OllamaGenerate;
 
 /// The served model's name as this protocol's clients see it: with a tag.
 pub fn tagged(served: &str) -> String {
@@ -63,7 +63,7 @@ fn check_model(asked: Option<&str>, context: &DecodeContext<'_>) -> Result<()> {
 /// The writer of an answer on one of the paths.
 fn with_writer(
     decoded: Decoded<()>,
-    form: Form,
+    form: OllamaPath,
     context: &DecodeContext<'_>,
 ) -> Decoded<OllamaWriter> {
     decoded.with_writer(|(), RequestInput { params, .. }| {
@@ -72,7 +72,7 @@ fn with_writer(
     })
 }
 
-impl Protocol for Chat {
+impl Protocol for OllamaChat {
     type Dialect = Ollama;
     type Body = OllamaChatRequest;
     type Writer = OllamaWriter;
@@ -82,7 +82,7 @@ impl Protocol for Chat {
         check_model(body.model.as_deref(), context)?;
         let asks = body.messages.as_ref().is_some_and(|messages| !messages.is_empty());
         let empty = is_empty(body.keep_alive, asks);
-        Ok(empty.map(|keep| loaded(&Head::of(context), Form::Chat, keep)))
+        Ok(empty.map(|keep| loaded(&Head::of(context), OllamaPath::Chat, keep)))
     }
 
     fn decode(
@@ -90,11 +90,11 @@ impl Protocol for Chat {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<OllamaWriter>> {
         check_model(body.model.as_deref(), context)?;
-        Ok(with_writer(decode::chat(body)?, Form::Chat, context))
+        Ok(with_writer(decode::chat(body)?, OllamaPath::Chat, context))
     }
 }
 
-impl Protocol for Generate {
+impl Protocol for OllamaGenerate {
     type Dialect = Ollama;
     type Body = OllamaGenerateRequest;
     type Writer = OllamaWriter;
@@ -105,7 +105,7 @@ impl Protocol for Generate {
         let texts = [&body.prompt, &body.suffix].into_iter().flatten();
         let mut given = texts.chain(body.images.iter().flatten());
         let empty = is_empty(body.keep_alive, given.any(|text| !text.is_empty()));
-        Ok(empty.map(|keep| loaded(&Head::of(context), Form::Generate, keep)))
+        Ok(empty.map(|keep| loaded(&Head::of(context), OllamaPath::Generate, keep)))
     }
 
     fn decode(
@@ -113,6 +113,6 @@ impl Protocol for Generate {
         context: &DecodeContext<'_>,
     ) -> Result<Decoded<OllamaWriter>> {
         check_model(body.model.as_deref(), context)?;
-        Ok(with_writer(decode::generate(body, || context.infill())?, Form::Generate, context))
+        Ok(with_writer(decode::generate(body, || context.infill())?, OllamaPath::Generate, context))
     }
 }

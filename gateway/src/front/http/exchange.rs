@@ -72,12 +72,12 @@ pub async fn count<P: Counting>(
     let counted = async {
         let mut open = front.inference.open(context);
         match front.read::<P>(&mut open, source).await? {
-            Asked::Model(decoded) => {
+            ReadRequest::Model(decoded) => {
                 let Decoded { input, paths, .. } = *decoded;
                 let count = open.count(input).await.map_err(|error| paths.translate(error))?;
                 Ok(P::counted(&count))
             }
-            Asked::Nothing(body) => Ok(body),
+            ReadRequest::Nothing(body) => Ok(body),
         }
     };
     let reply = counted.await.map(|body| json_reply(StatusCode::OK, &body));
@@ -97,8 +97,8 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
     let (shared, held) = (SharedContext::of(&context, P::METHOD), front.hold_answer(&context));
     let mut open = front.inference.open(context);
     let decoded = match front.read::<P>(&mut open, source).await? {
-        Asked::Model(decoded) => *decoded,
-        Asked::Nothing(body) => {
+        ReadRequest::Model(decoded) => *decoded,
+        ReadRequest::Nothing(body) => {
             open.answered();
             return Ok(json_reply(StatusCode::OK, &body));
         }
@@ -128,7 +128,7 @@ async fn answered<P: Protocol<Writer: AnswerWriter>>(
 }
 
 /// A request that was read.
-enum Asked<W> {
+enum ReadRequest<W> {
     /// The model is asked.
     Model(Box<Decoded<W, Request>>),
     /// Nothing is asked of the model. This is the answer's body.
@@ -190,7 +190,7 @@ impl HttpFront {
         self: &Arc<Self>,
         open: &mut OpenRequest,
         source: Source,
-    ) -> Result<Asked<P::Writer>> {
+    ) -> Result<ReadRequest<P::Writer>> {
         let Source { entered, parts, body } = source;
         let (front, from) = (Arc::clone(self), open.sender());
         let request_id = open.request_id().clone();
@@ -213,10 +213,10 @@ impl HttpFront {
                     language: &language.language,
                 };
                 if let Some(answer) = P::at_once(&body, &context)? {
-                    return Ok(Asked::Nothing(answer));
+                    return Ok(ReadRequest::Nothing(answer));
                 }
                 let decoded = checked(P::decode(body, &context)?, &front.inference)?;
-                Ok(Asked::Model(decoded.into()))
+                Ok(ReadRequest::Model(decoded.into()))
             };
             self.decoding.run(from, size, work).await
         })

@@ -13,7 +13,7 @@ use paceline_protocols::json;
 use paceline_protocols::ollama::error::Ollama;
 use paceline_protocols::ollama::models::{running, show, tags, version};
 use paceline_protocols::ollama::request::OllamaShowRequest;
-use paceline_protocols::ollama::{Chat, Generate, untagged};
+use paceline_protocols::ollama::{OllamaChat, OllamaGenerate, untagged};
 use paceline_system::clock::unix_seconds;
 use serde_json::Value;
 
@@ -32,8 +32,8 @@ const MAX_QUESTION_BYTES: u64 = 64 << 10;
 pub fn routes() -> Router<Arc<HttpFront>> {
     let since = unix_seconds();
     Router::new()
-        .route("/api/chat", post(exchange::answer::<Chat>))
-        .route("/api/generate", post(exchange::answer::<Generate>))
+        .route("/api/chat", post(exchange::answer::<OllamaChat>))
+        .route("/api/generate", post(exchange::answer::<OllamaGenerate>))
         .route("/api/tags", get(move |front| of_model(front, move |model| tags(model, since))))
         .route("/api/ps", get(|front| of_model(front, running)))
         .route("/api/show", post(move |front, request| shown(front, request, since)))

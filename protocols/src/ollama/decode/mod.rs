@@ -12,8 +12,8 @@ use paceline_vocabulary::sampling::SamplingWish;
 use serde_json::Value;
 
 use super::request::{
-    KeepLoaded, OllamaCalledFunction, OllamaChatRequest, OllamaFunction, OllamaGenerateRequest,
-    OllamaMessage, OllamaOptions, OllamaTool, OllamaToolCall,
+    Cut, KeepLoaded, OllamaCalledFunction, OllamaChatRequest, OllamaFunction,
+    OllamaGenerateRequest, OllamaMessage, OllamaOptions, OllamaTool, OllamaToolCall,
 };
 use crate::accepted::check;
 use crate::effort::{Thoughts, Wish};
@@ -98,11 +98,11 @@ pub fn chat(request: OllamaChatRequest) -> Result<Decoded<()>> {
     options.temperature = options.temperature.or(temperature);
     options.top_p = options.top_p.or(top_p);
     options.num_predict = options.num_predict.or(max_output_tokens);
-    let mut turns = Turns::default();
+    let mut turns = OllamaTurns::default();
     for (at, message) in messages.into_iter().enumerate() {
         turns.add(at, message)?;
     }
-    let Turns { messages, paths, .. } = turns;
+    let OllamaTurns { messages, paths, .. } = turns;
     let tools = tools.into_iter().enumerate().map(|(at, one)| tool(at, one));
     let tools: Vec<ToolInput> = tools.collect::<Result<_, _>>()?;
     let choice = tool_choice.map(|choice| choice.rule(KINDS, Some("allowed_tools"), |_| false));
@@ -214,6 +214,31 @@ fn wishes(
     logprobs: Option<u32>,
     paceline: Option<Extension>,
 ) -> Result<Wishes> {
+    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
+    check("paceline.", &rest, Extension::ACCEPTED)?;
+    let variables = template_arguments.unwrap_or_default().0;
+    let wish = think.map(|think| match think {
+        Think::Switch(false) => Wish::Off,
+        Think::Switch(true) => Wish::On,
+        Think::Effort(word) => Wish::of_word(word),
+    });
+    let thoughts = match wish {
+        None => Thoughts { variables, effort: None },
+        Some(wish) => wish.thoughts("think", variables)?,
+    };
+    let params = GenerationParams {
+        // The answer ends where the context is full, as Ollama's does.
+        lower_max_tokens: true,
+        route: route.map(|word| values::route(&word)).transpose()?,
+        logprobs,
+        shape: AnswerShape::of_text(text_form(format)?),
+        ..of_options(options)?
+    };
+    Ok(Wishes { params, thoughts })
+}
+
+/// The parameters that the options of a request set.
+fn of_options(options: OllamaOptions) -> Result<GenerationParams> {
     let OllamaOptions {
         num_predict,
         temperature,
@@ -228,19 +253,7 @@ fn wishes(
         rest,
     } = options;
     check("options.", &rest, OllamaOptions::ACCEPTED)?;
-    let Extension { route, template_arguments, rest } = paceline.unwrap_or_default();
-    check("paceline.", &rest, Extension::ACCEPTED)?;
-    let variables = template_arguments.unwrap_or_default().0;
-    let wish = think.map(|think| match think {
-        Think::Switch(false) => Wish::Off,
-        Think::Switch(true) => Wish::On,
-        Think::Effort(word) => Wish::of_word(word),
-    });
-    let thoughts = match wish {
-        None => Thoughts { variables, effort: None },
-        Some(wish) => wish.thoughts("think", variables)?,
-    };
-    let params = GenerationParams {
+    Ok(GenerationParams {
         sampling: SamplingWish {
             temperature,
             top_k: top_k.map(|top_k| top_k.positive().unwrap_or(0)),
@@ -254,20 +267,14 @@ fn wishes(
             ..Default::default()
         },
         seed: seed.filter(|seed| seed.0 != -1).map(|seed| seed.0.cast_unsigned()),
-        max_tokens: num_predict.and_then(super::request::Cut::positive),
-        // The answer ends where the context is full, as Ollama's does.
-        lower_max_tokens: true,
+        max_tokens: num_predict.and_then(Cut::positive),
         stop: match stop {
             None => Vec::new(),
             Some(TextOr::Text(stop)) => vec![stop],
             Some(TextOr::List(stops)) => stops,
         },
-        route: route.map(|word| values::route(&word)).transpose()?,
-        logprobs,
-        shape: AnswerShape::of_text(text_form(format)?),
         ..Default::default()
-    };
-    Ok(Wishes { params, thoughts })
+    })
 }
 
 /// How many of the most probable tokens are reported; `None` if no log-probabilities are.
@@ -314,7 +321,7 @@ fn place(path: &str, images: usize, shown: &str, text: &str) -> MessagePath {
 
 /// A conversation in the making.
 #[derive(Debug, Default)]
-struct Turns {
+struct OllamaTurns {
     messages: Vec<MessageInput>,
     paths: Vec<MessagePath>,
     /// Calls of the assistant's last turn that no message has answered, with their ids.
@@ -330,7 +337,7 @@ struct OpenCall {
     name: String,
 }
 
-impl Turns {
+impl OllamaTurns {
     /// Adds the message at this index of the body.
     fn add(&mut self, at: usize, message: OllamaMessage) -> Result<()> {
         let OllamaMessage {

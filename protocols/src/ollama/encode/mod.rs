@@ -17,7 +17,7 @@ use crate::sse::{KeepAlive, SseEvent, StreamForm};
 
 /// The path that is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum OllamaPath {
     /// `/api/chat`
     Chat,
     /// `/api/generate`
@@ -28,10 +28,10 @@ pub enum Form {
 #[derive(Clone, Debug)]
 pub struct OllamaWriter {
     head: Head,
-    form: Form,
+    form: OllamaPath,
     /// Present if the request asked for log-probabilities.
     logprobs: Option<LogprobWriter>,
-    calls: Calls,
+    calls: CallsSoFar,
     /// Report of this service, for which the protocol has no field.
     totals: Totals,
     end: AnswerEnd,
@@ -39,20 +39,20 @@ pub struct OllamaWriter {
 
 /// The tool calls of an answer.
 #[derive(Clone, Debug, Default)]
-struct Calls {
+struct CallsSoFar {
     open: Option<(ToolCallStart, String)>,
     whole: Vec<Value>,
 }
 
 /// A part of an answer's text.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Piece {
+struct SaidPart {
     text: String,
     thinking: String,
     tool_calls: Vec<Value>,
 }
 
-impl Calls {
+impl CallsSoFar {
     /// Takes the parts of tool calls, and gives back the others.
     fn take(&mut self, part: AnswerPart) -> Option<AnswerPart> {
         match part {
@@ -84,15 +84,15 @@ impl Calls {
 
 impl OllamaWriter {
     /// The writer of one answer on this path.
-    pub(crate) fn new(head: Head, form: Form, logprobs: Option<TokenTexts>) -> Self {
+    pub(crate) fn new(head: Head, form: OllamaPath, logprobs: Option<TokenTexts>) -> Self {
         let logprobs = logprobs.map(LogprobWriter::new);
-        let (calls, totals, end) = <(Calls, Totals, AnswerEnd)>::default();
+        let (calls, totals, end) = <(CallsSoFar, Totals, AnswerEnd)>::default();
         Self { head, form, logprobs, calls, totals, end }
     }
 
     /// An object of the answer.
-    fn object(&self, piece: Piece, done: bool) -> Value {
-        let Piece { text, thinking, tool_calls } = piece;
+    fn object(&self, piece: SaidPart, done: bool) -> Value {
+        let SaidPart { text, thinking, tool_calls } = piece;
         let mut said = Map::new();
         if !thinking.is_empty() {
             said.insert("thinking".into(), thinking.into());
@@ -102,12 +102,12 @@ impl OllamaWriter {
         }
         let mut object = head(&self.head, done);
         match self.form {
-            Form::Chat => {
+            OllamaPath::Chat => {
                 said.insert("role".into(), "assistant".into());
                 said.insert("content".into(), text.into());
                 object.insert("message".into(), said.into());
             }
-            Form::Generate => {
+            OllamaPath::Generate => {
                 object.insert("response".into(), text.into());
                 object.extend(said);
             }
@@ -116,10 +116,10 @@ impl OllamaWriter {
     }
 
     /// What a part adds to the answer's text. Remarks about the answer are kept for its end.
-    fn piece(&mut self, part: AnswerPart) -> Option<Piece> {
+    fn piece(&mut self, part: AnswerPart) -> Option<SaidPart> {
         match self.calls.take(part)? {
-            AnswerPart::Text(text) => Some(Piece { text, ..Piece::default() }),
-            AnswerPart::Reasoning(thinking) => Some(Piece { thinking, ..Piece::default() }),
+            AnswerPart::Text(text) => Some(SaidPart { text, ..SaidPart::default() }),
+            AnswerPart::Reasoning(thinking) => Some(SaidPart { thinking, ..SaidPart::default() }),
             AnswerPart::MalformedToolCall(fault) => {
                 self.totals.warn(0, fault.warning);
                 None
@@ -140,7 +140,7 @@ impl OllamaWriter {
     }
 
     /// The object that ends the answer.
-    fn last(&self, piece: Piece) -> Value {
+    fn last(&self, piece: SaidPart) -> Value {
         let AnswerEnd { finish_reason, usage, timing, .. } = &self.end;
         let Timing { queue_ms, ttft_ms, total_ms, .. } = *timing;
         let ns = |ms: f64| (ms.max(0.0) * 1e6).round() as u64;
@@ -177,9 +177,9 @@ pub(super) fn time(unix_s: i64) -> String {
 }
 
 /// The answer to a request that asks nothing of the model.
-pub(super) fn loaded(of: &Head, form: Form, keep: KeepLoaded) -> Value {
+pub(super) fn loaded(of: &Head, form: OllamaPath, keep: KeepLoaded) -> Value {
     let writer = OllamaWriter::new(of.clone(), form, None);
-    let mut object = writer.object(Piece::default(), true);
+    let mut object = writer.object(SaidPart::default(), true);
     object["done_reason"] = match keep {
         KeepLoaded::Yes => "load".into(),
         KeepLoaded::No => "unload".into(),
@@ -196,13 +196,13 @@ impl AnswerWriter for OllamaWriter {
 
     fn event(&mut self, event: AnswerEvent) -> Vec<SseEvent> {
         let AnswerEvent { parts, token_ids, logprobs, last, .. } = event;
-        let pieces: Vec<Piece> = parts.into_iter().filter_map(|part| self.piece(part)).collect();
+        let pieces: Vec<SaidPart> = parts.into_iter().filter_map(|part| self.piece(part)).collect();
         let mut objects: Vec<Value> =
             pieces.into_iter().map(|piece| self.object(piece, false)).collect();
         if let Some(writer) = self.logprobs.as_ref().filter(|_| !token_ids.is_empty()) {
             let content = json!(writer.chat(&tokens(token_ids, logprobs)).content);
             if objects.is_empty() {
-                objects.push(self.object(Piece::default(), false));
+                objects.push(self.object(SaidPart::default(), false));
             }
             objects[0]["logprobs"] = content;
         }
@@ -214,10 +214,10 @@ impl AnswerWriter for OllamaWriter {
         let mut lines = Vec::new();
         let tool_calls = std::mem::take(&mut self.calls.whole);
         if !tool_calls.is_empty() {
-            let calls = self.object(Piece { tool_calls, ..Piece::default() }, false);
+            let calls = self.object(SaidPart { tool_calls, ..SaidPart::default() }, false);
             lines.push(line(&calls));
         }
-        lines.push(line(&self.last(Piece::default())));
+        lines.push(line(&self.last(SaidPart::default())));
         lines
     }
 
@@ -227,11 +227,11 @@ impl AnswerWriter for OllamaWriter {
 
     fn keep_alive(&self) -> KeepAlive {
         // The format has no comments, and an empty line breaks a client.
-        KeepAlive::Event(line(&self.object(Piece::default(), false)))
+        KeepAlive::Event(line(&self.object(SaidPart::default(), false)))
     }
 
     fn whole(mut self, events: Vec<AnswerEvent>) -> WholeAnswer {
-        let (mut all, mut listed) = (Piece::default(), TokenList::new());
+        let (mut all, mut listed) = (SaidPart::default(), TokenList::new());
         for event in events {
             let AnswerEvent { parts, token_ids, logprobs, last, .. } = event;
             for part in parts {

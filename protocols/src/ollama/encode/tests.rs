@@ -41,7 +41,7 @@ fn agentic() -> Vec<AnswerEvent> {
 }
 
 /// The objects of a stream.
-fn lines(form: Form, events: Vec<AnswerEvent>) -> Vec<Value> {
+fn lines(form: OllamaPath, events: Vec<AnswerEvent>) -> Vec<Value> {
     let mut writer = OllamaWriter::new(head(), form, None);
     let mut written: Vec<SseEvent> =
         events.into_iter().flat_map(|event| writer.event(event)).collect();
@@ -49,18 +49,18 @@ fn lines(form: Form, events: Vec<AnswerEvent>) -> Vec<Value> {
     written.iter().map(|event| serde_json::from_str(&event.data).expect("JSON")).collect()
 }
 
-fn whole(form: Form, events: Vec<AnswerEvent>) -> Value {
+fn whole(form: OllamaPath, events: Vec<AnswerEvent>) -> Value {
     let pieces = OllamaWriter::new(head(), form, None).whole(events).pieces();
     let bytes: Vec<u8> = pieces.flatten().collect();
     serde_json::from_slice(&bytes).expect("JSON")
 }
 
 /// What a client makes of the lines: the texts of all, the calls, and the last line's end.
-fn assembled(lines: &[Value], form: Form) -> Value {
+fn assembled(lines: &[Value], form: OllamaPath) -> Value {
     let mut all = lines.last().expect("an end").clone();
     let place = |line: &Value, field: &str| match form {
-        Form::Chat => line["message"][field].clone(),
-        Form::Generate => line[if field == "content" { "response" } else { field }].clone(),
+        OllamaPath::Chat => line["message"][field].clone(),
+        OllamaPath::Generate => line[if field == "content" { "response" } else { field }].clone(),
     };
     let joined = |field: &str| {
         lines
@@ -70,7 +70,7 @@ fn assembled(lines: &[Value], form: Form) -> Value {
     };
     let (content, thinking) = (joined("content"), joined("thinking"));
     match form {
-        Form::Chat => {
+        OllamaPath::Chat => {
             all["message"]["content"] = content.into();
             all["message"]["thinking"] = thinking.into();
             let calls = lines.iter().map(|line| &line["message"]["tool_calls"]);
@@ -78,7 +78,7 @@ fn assembled(lines: &[Value], form: Form) -> Value {
             assert_eq!(calls.len(), 1, "all calls are one line");
             all["message"]["tool_calls"] = calls[0].clone();
         }
-        Form::Generate => {
+        OllamaPath::Generate => {
             all["response"] = content.into();
             all["thinking"] = thinking.into();
         }
@@ -88,8 +88,9 @@ fn assembled(lines: &[Value], form: Form) -> Value {
 
 #[test]
 fn a_stream_has_the_parts_of_the_whole_answer() {
-    let (streamed, answer) = (lines(Form::Chat, agentic()), whole(Form::Chat, agentic()));
-    assert_eq!(assembled(&streamed, Form::Chat), answer);
+    let (streamed, answer) =
+        (lines(OllamaPath::Chat, agentic()), whole(OllamaPath::Chat, agentic()));
+    assert_eq!(assembled(&streamed, OllamaPath::Chat), answer);
     assert_eq!(answer["message"]["content"], "Let me.");
     assert_eq!(answer["message"]["thinking"], "hm");
     let calls = json!([
@@ -108,16 +109,16 @@ fn a_stream_has_the_parts_of_the_whole_answer() {
         assert!(line.get("error").is_none());
     }
     let texts = || vec![event(vec![text("a")]), event(vec![text("b")]), last(FinishReason::Length)];
-    let streamed = lines(Form::Generate, texts());
-    let mut answer = whole(Form::Generate, texts());
+    let streamed = lines(OllamaPath::Generate, texts());
+    let mut answer = whole(OllamaPath::Generate, texts());
     assert_eq!((&answer["response"], &answer["done_reason"]), (&json!("ab"), &json!("length")));
     answer["thinking"] = "".into();
-    assert_eq!(assembled(&streamed, Form::Generate), answer);
+    assert_eq!(assembled(&streamed, OllamaPath::Generate), answer);
 }
 
 #[test]
 fn the_end_counts_tokens_and_nanoseconds() {
-    let answer = whole(Form::Chat, vec![event(vec![text("a")]), last(FinishReason::Stop)]);
+    let answer = whole(OllamaPath::Chat, vec![event(vec![text("a")]), last(FinishReason::Stop)]);
     assert_eq!((&answer["done"], &answer["done_reason"]), (&json!(true), &json!("stop")));
     for (field, expected) in [
         ("total_duration", 10_000_000),
@@ -140,13 +141,13 @@ fn a_call_without_its_end_is_no_call() {
     malformed.extend([AnswerPart::MalformedToolCall(fault), text("<call>")]);
     for (parts, content, warnings) in [(cut, "", 0), (malformed, "<call>", 1)] {
         let events = || vec![event(parts.clone()), last(FinishReason::Length)];
-        let answer = whole(Form::Chat, events());
+        let answer = whole(OllamaPath::Chat, events());
         assert!(answer["message"].get("tool_calls").is_none(), "{answer}");
         assert_eq!(answer["message"]["content"], content);
         let found = answer["paceline"]["warnings"].as_array().map_or(0, Vec::len);
         assert_eq!(found, warnings);
         assert!(
-            lines(Form::Chat, events())
+            lines(OllamaPath::Chat, events())
                 .iter()
                 .all(|line| line["message"].get("tool_calls").is_none())
         );
@@ -158,7 +159,7 @@ fn log_probabilities_stand_beside_the_text() {
     let writer = || {
         OllamaWriter::new(
             head(),
-            Form::Chat,
+            OllamaPath::Chat,
             Some(TokenTexts::new(Arc::new(paceline_text::samples::language()))),
         )
     };
@@ -185,11 +186,11 @@ fn log_probabilities_stand_beside_the_text() {
 
 #[test]
 fn a_request_that_asks_nothing_is_answered_as_if_the_model_was_loaded() {
-    let answer = loaded(&head(), Form::Chat, KeepLoaded::Yes);
+    let answer = loaded(&head(), OllamaPath::Chat, KeepLoaded::Yes);
     assert_eq!(
         (&answer["done_reason"], &answer["message"]["content"]),
         (&json!("load"), &json!(""))
     );
-    let answer = loaded(&head(), Form::Generate, KeepLoaded::No);
+    let answer = loaded(&head(), OllamaPath::Generate, KeepLoaded::No);
     assert_eq!((&answer["done_reason"], &answer["response"]), (&json!("unload"), &json!("")));
 }
