@@ -52,7 +52,7 @@ pub(super) fn port_holder(port: u16) -> Option<(String, u32)> {
     let arguments = ["-nP", &filter, "-sTCP:LISTEN", "-Fpc"];
     let output = std::process::Command::new("/usr/sbin/lsof").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    let field = |letter| text.lines().find_map(|line| line.strip_prefix(letter));
+    let field = |letter: char| text.lines().find_map(|line| line.strip_prefix(letter));
     Some((field('c')?.to_owned(), field('p')?.parse().ok()?))
 }
 
