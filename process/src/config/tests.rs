@@ -256,6 +256,25 @@ fn the_http_address_may_be_none_and_is_not_that_of_grpc() {
 }
 
 #[test]
+fn ollamas_api_has_an_address_of_its_own_or_that_of_http() {
+    for free in ["127.0.0.1:7", "127.0.0.1:0"] {
+        let text = format!("[gateway]\ngrpc = \"127.0.0.1:0\"\nollama = {free:?}\n");
+        let loaded = build(&text, &[]).expect("an address");
+        assert_eq!(loaded.config.gateway.ollama.address(), Some(free));
+    }
+    let served = |text: &str| build(text, &[]).expect("a form").config.gateway.ollama.is_served();
+    assert!(served("[gateway]\nollama = true\n") && !served("[gateway]\nollama = \"off\"\n"));
+    for (text, found) in [
+        ("grpc = \"127.0.0.1:5\"\nollama = \"127.0.0.1:5\"", "found 127.0.0.1:5"),
+        ("http = \"\"\nollama = true", "expected off, because there is no HTTP"),
+        ("ollama = \"nowhere\"", "expected an address like 127.0.0.1:11434, on or off"),
+    ] {
+        let refused = refusal(&format!("[gateway]\n{text}\n"), &[]);
+        assert!(refused.contains("gateway.ollama: ") && refused.contains(found), "{refused}");
+    }
+}
+
+#[test]
 fn lists_are_arrays_in_the_file_and_texts_with_commas_in_the_environment() {
     let text = "[gateway]\nmodel_aliases = [\"gpt-5\"]\ncors_origins = [\"https://a.example\"]\n";
     let gateway = build(text, &[]).expect("accepted").config.gateway;

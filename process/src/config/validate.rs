@@ -67,11 +67,12 @@ impl Config {
             Some(ollama) => Some(address("gateway.ollama", ollama, ", on or off")?),
         };
         if gateway.ollama.is_served() && http.is_none() {
-            let what =
-                "expected off, because there is no HTTP (gateway.http), found another value";
+            let what = "expected off, because there is no HTTP (gateway.http), found another value";
             return Err(ConfigError::value("gateway.ollama", what));
         }
-        if let Some(taken) = ollama.filter(|_| ollama == http || ollama == Some(grpc)) {
+        // A free port is another one each time.
+        let named = ollama.filter(|ollama| ollama.port() != 0);
+        if let Some(taken) = named.filter(|named| [http, Some(grpc)].contains(&Some(*named))) {
             let what =
                 format!("expected another address than those of grpc and http, found {taken}");
             return Err(ConfigError::value("gateway.ollama", what));
