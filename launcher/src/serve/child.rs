@@ -32,8 +32,8 @@ use super::listeners::{FrontListeners, TurnedAway};
 
 /// Log files are set aside above this.
 const LOG_BYTES: u64 = 8 << 20;
-/// Descriptor of the pipe in the child, after those of the listeners of gRPC and HTTP.
-const PIPE_FD: i32 = listen::FIRST_FD + 2;
+/// Descriptor of the pipe in the child, after those of all listeners: gRPC, HTTP and Ollama.
+const PIPE_FD: i32 = listen::FIRST_FD + 3;
 /// Descriptor of the socket for signs of life in the child.
 const BEATS_FD: i32 = PIPE_FD + 1;
 /// Log lines that are shown when a child ended badly.
