@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use paceline_process::keys::KeyLine;
 use paceline_system::clock::monotonic_ns;
-use paceline_tests::{Stack, repository, signal, wait};
+use paceline_tests::{Stack, http, repository, signal, wait};
 use serde_json::{Value, json};
 
 const KEY: &str = "pl_http_door_0123456789";
@@ -105,8 +105,14 @@ fn ollamas_own_address_is_served_beside_http_and_by_the_next_gateway() {
     assert_eq!(tags(&stack.http_address()).0, 200);
     let gateway = stack.pid("gateway");
     signal(gateway, Signal::SIGKILL);
-    wait("another gateway", || (stack.pid("gateway") != gateway).then_some(()));
-    wait("it serves", || (tags(&address).0 == 200).then_some(()));
+    wait("another gateway", || {
+        let next = stack.snapshot().ok()?.gateway?.pid;
+        (next != 0 && next != gateway).then_some(())
+    });
+    wait("it serves", || {
+        let answer = http::ask(&address, "GET", "/api/tags", "").ok()?;
+        (answer.status() == 200).then_some(())
+    });
     stack.stop();
 }
 
