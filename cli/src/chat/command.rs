@@ -51,7 +51,7 @@ pub enum ChatCommand<'a> {
         /// Whether a file that is there is replaced.
         replaces: bool,
     },
-    /// The end.
+    /// The end of the conversation.
     Leave,
     /// A command that there is not.
     Unknown(&'a str),

@@ -12,7 +12,7 @@ use super::settings;
 use crate::args::{ChatArgs, TalkArgs};
 use crate::generate::{self, Ask};
 
-/// A conversation.
+/// A conversation with one service, and the settings of its next answer.
 pub struct ChatSession {
     client: Client,
     address: String,

@@ -3,14 +3,14 @@
 
 use crate::accepted::{Accepted, Values, accepted};
 
-/// Of `/api/chat`.
+/// Of a request of `/api/chat`.
 pub const CHAT: &[Accepted] = &[
     accepted("_debug_render_only", Values::Boolean(false), "ollama's own tests"),
     accepted("shift", Values::Any, "ollama; an answer ends where the context is full"),
     accepted("truncate", Values::Any, "ollama; a prompt that is too long is refused"),
 ];
 
-/// Of `/api/generate`.
+/// Of a request of `/api/generate`.
 pub const GENERATE: &[Accepted] = &[
     accepted("context", Values::Empty, "ollama (Python); earlier turns go to /api/chat"),
     accepted("shift", Values::Any, "ollama; an answer ends where the context is full"),
@@ -18,7 +18,7 @@ pub const GENERATE: &[Accepted] = &[
     accepted("truncate", Values::Any, "ollama; a prompt that is too long is refused"),
 ];
 
-/// Of `/api/show`.
+/// Of a request of `/api/show`.
 pub const SHOW: &[Accepted] = &[
     accepted("options", Values::Any, "Ollama's own program"),
     accepted("system", Values::Any, "Ollama's own program"),
