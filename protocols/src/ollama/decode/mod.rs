@@ -112,14 +112,8 @@ pub fn chat(request: OllamaChatRequest) -> Result<Decoded<()>> {
         wishes(options, format, think, reported(logprobs, top_logprobs), paceline)?;
     let template_arguments = variables.into();
     let prompt = ConversationInput { messages, tools, calls, template_arguments, effort };
-    Ok(Decoded {
-        input: RequestInput { prompt: PromptInput::Conversation(prompt), params },
-        more: Vec::new(),
-        writer: (),
-        stream: stream.unwrap_or(true),
-        calls: AllowedToolCalls::All,
-        paths,
-    })
+    let input = RequestInput { prompt: PromptInput::Conversation(prompt), params };
+    Ok(decoded(input, stream, paths))
 }
 
 /// The request in a body of `/api/generate`. `infill` says how the model fills in the middle.
@@ -191,14 +185,19 @@ pub fn generate(
             ConversationInput { messages, template_arguments, effort, ..Default::default() };
         PromptInput::Conversation(conversation)
     };
-    Ok(Decoded {
-        input: RequestInput { prompt, params },
+    Ok(decoded(RequestInput { prompt, params }, stream, paths))
+}
+
+/// A request of either path. Ollama streams unless the client refuses it.
+fn decoded(input: RequestInput, stream: Option<bool>, paths: FieldPaths) -> Decoded<()> {
+    Decoded {
+        input,
         more: Vec::new(),
         writer: (),
         stream: stream.unwrap_or(true),
         calls: AllowedToolCalls::All,
         paths,
-    })
+    }
 }
 
 /// Parts of a request that both paths have.

@@ -27,7 +27,8 @@ pub enum OllamaPath {
 /// Writes one answer.
 #[derive(Clone, Debug)]
 pub struct OllamaWriter {
-    head: Head,
+    /// Fields that every object of the answer begins with.
+    head: Map<String, Value>,
     form: OllamaPath,
     /// Present if the request asked for log-probabilities.
     logprobs: Option<LogprobWriter>,
@@ -87,7 +88,10 @@ impl OllamaWriter {
     pub(crate) fn new(head: Head, form: OllamaPath, logprobs: Option<TokenTexts>) -> Self {
         let logprobs = logprobs.map(LogprobWriter::new);
         let (calls, totals, end) = <(CallsSoFar, Totals, AnswerEnd)>::default();
-        Self { head, form, logprobs, calls, totals, end }
+        let mut begun = Map::new();
+        begun.insert("model".into(), head.model.into());
+        begun.insert("created_at".into(), time(head.created).into());
+        Self { head: begun, form, logprobs, calls, totals, end }
     }
 
     /// An object of the answer.
@@ -100,7 +104,8 @@ impl OllamaWriter {
         if !tool_calls.is_empty() {
             said.insert("tool_calls".into(), tool_calls.into());
         }
-        let mut object = head(&self.head, done);
+        let mut object = self.head.clone();
+        object.insert("done".into(), done.into());
         match self.form {
             OllamaPath::Chat => {
                 said.insert("role".into(), "assistant".into());
@@ -159,16 +164,6 @@ impl OllamaWriter {
         object["paceline"] = json!(self.totals.extension());
         object
     }
-}
-
-/// Fields of every object of an answer.
-fn head(head: &Head, done: bool) -> Map<String, Value> {
-    let created_at = time(head.created);
-    let mut object = Map::new();
-    object.insert("model".into(), head.model.clone().into());
-    object.insert("created_at".into(), created_at.into());
-    object.insert("done".into(), done.into());
-    object
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.
