@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes an environment of tests/http_clients in DIRECTORY/NAME: for Python the packages of NAME.txt, for JavaScript those of
-# NAME/package.json, with the program beside it. http-clients.sh DIRECTORY NAME. Does nothing if the same is there already.
+# NAME/package.json, with the files beside it. http-clients.sh DIRECTORY NAME. Does nothing if the same is there already.
 # Exit code 75: the registry could not be reached, or does not have the packages.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -12,11 +12,17 @@ requirements=$here/../tests/http_clients/$2.txt
 javascript=$here/../tests/http_clients/$2
 
 if [ -f "$javascript/package.json" ]; then
-    cmp -s "$javascript/package.json" "$to/package.json" && cmp -s "$javascript/program.mjs" "$to/program.mjs" && exit 0
-    rm -rf -- "$to"
+    same=yes
+    for file in "$javascript"/*; do
+        cmp -s "$file" "$to/$(basename "$file")" || same=no
+    done
+    [ "$same" = no ] || exit 0
+    rm -rf -- "$to" "$to.part"
     mkdir -p "$to.part"
-    cp "$javascript/package.json" "$javascript/program.mjs" "$to.part/"
-    if ! npm install --prefix "$to.part" --silent --no-audit --no-fund --no-package-lock --ignore-scripts >&2; then
+    cp "$javascript"/* "$to.part/"
+    scripts=--ignore-scripts
+    ! grep -q '"install-scripts": true' "$javascript/package.json" || scripts=--foreground-scripts
+    if ! npm install --prefix "$to.part" --silent --no-audit --no-fund --no-package-lock "$scripts" >&2; then
         printf '%s\n' "http-clients: $2 could not be fetched from the package registry" >&2
         exit "$NO_REGISTRY"
     fi

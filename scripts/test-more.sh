@@ -20,9 +20,12 @@ sh scripts/published-templates.sh "$target/debug/published-templates" >"$begun" 
 published=$!
 sh scripts/venv.sh >>"$begun" 2>&1 &
 training=$!
-for list in tests/http_clients/*.txt; do
-    name=$(basename "$list" .txt)
-    fetch "HTTP_CLIENTS_SKIPPED_$name" "the Python clients of $name.txt" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
+for list in tests/http_clients/*.txt tests/http_clients/*/package.json; do
+    case "$list" in
+    *.txt) name=$(basename "$list" .txt) ;;
+    *) name=$(basename "$(dirname "$list")") ;;
+    esac
+    fetch "HTTP_CLIENTS_SKIPPED_$name" "the clients of $name" sh scripts/http-clients.sh "$target/debug/http-clients" "$name"
 done
 wait "$published" "$training" || true
 fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/published-templates.sh "$target/debug/published-templates"

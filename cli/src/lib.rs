@@ -4,10 +4,12 @@
 //!
 //! - [`args`] · commands and flags
 //! - [`messages`], [`piped`], [`harmless`] · conversations from JSON, text of standard input, texts from outside
+//! - [`gateway_http`] · what the gateway has on HTTP alone
 //! - [`generate`], [`chat`], [`ask_once`] (`run`), [`selftest`] · requests, one command each
 //! - [`status`], [`ps`], [`logs`], [`top`], [`events`], [`routes`], [`doctor`], [`diagnose`] · reports, one command each
 //! - [`drafter`], [`target`], [`policy`], [`restart`], [`drain`], [`stop`] · orders, one command each
 //! - [`config`] · settings and their sources
+//! - [`launch`] · starts a coding agent with the served model
 //! - [`key`] · makes API keys
 //! - [`models`] with [`known_models`], [`rm`], [`inspect`] · checkpoints, one command each
 //! - [`other_program`] · `bench` and `pull`, which programs of their own carry out
@@ -23,11 +25,13 @@ pub mod doctor;
 pub mod drafter;
 pub mod drain;
 pub mod events;
+mod gateway_http;
 pub mod generate;
 mod harmless;
 pub mod inspect;
 pub mod key;
 pub mod known_models;
+pub mod launch;
 pub mod logs;
 pub mod messages;
 pub mod models;
@@ -69,6 +73,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         },
         Command::Generate(args) => generate::run(&args, screen).await,
         Command::Chat(args) => chat::run(&args, screen).await,
+        Command::Launch(args) => launch::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
         Command::Ps(args) => ps::run(&args, screen).await,
         Command::Stop(args) => stop::run(&args, screen).await,

@@ -17,7 +17,7 @@ use built::built;
 
 /// A command with what it needs, its code without a service, and its code with a configuration that has an unknown key.
 /// `{none}` is a path where nothing is.
-const COMMANDS: [(&str, i32, i32); 43] = [
+const COMMANDS: [(&str, i32, i32); 44] = [
     ("bench --model {none}", 2, 2),
     ("chat", 3, 2),
     ("completions bash", 0, 0),
@@ -36,6 +36,7 @@ const COMMANDS: [(&str, i32, i32); 43] = [
     ("inspect {none}", 2, 2),
     ("key digest alice", 2, 2),
     ("key new alice", 0, 0),
+    ("launch claude", 3, 2),
     ("logs", 3, 2),
     ("man", 0, 0),
     ("models", 0, 0),

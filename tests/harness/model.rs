@@ -154,7 +154,7 @@ pub fn templated(parent: &Path, name: &str, template: &str) -> PathBuf {
 }
 
 /// Gives a checkpoint this template.
-pub(crate) fn set_template(dir: &Path, template: &str) {
+pub fn set_template(dir: &Path, template: &str) {
     let path = dir.join("tokenizer_config.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();

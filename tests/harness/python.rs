@@ -27,6 +27,8 @@ pub enum Packages {
     VllmRouter,
     /// Ollama's package for JavaScript.
     OllamaJs,
+    /// Coding agents for Node.
+    Agents,
 }
 
 impl Packages {
@@ -40,6 +42,7 @@ impl Packages {
             Self::Smg => "smg",
             Self::VllmRouter => "vllm_router",
             Self::OllamaJs => "ollama_js",
+            Self::Agents => "agents",
         }
     }
 }
@@ -98,6 +101,15 @@ impl Clients {
         command.current_dir(programs().join("http-clients").join(packages.list()));
         Self::clear_environment(&mut command);
         Some(command)
+    }
+
+    /// The directory of the coding agents for Node. `None` as for [`Clients::with`].
+    ///
+    /// # Panics
+    /// Those of [`Clients::with`].
+    pub fn agents(test: &str) -> Option<PathBuf> {
+        Self::with(Packages::Agents, test)?;
+        Some(programs().join("http-clients/agents/node_modules/.bin"))
     }
 
     /// Python with these arguments, in `tests/http_clients`. It writes nothing there.

@@ -3,6 +3,7 @@
 
 mod config;
 mod diagnose;
+mod launch;
 mod models;
 mod run;
 mod top;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use config::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
+pub use launch::LaunchArgs;
 pub use models::{InspectArgs, ModelsArgs, RmArgs};
 pub use run::RunArgs;
 pub use top::{BadFrameSize, FrameSize, TopArgs};
@@ -43,6 +45,8 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Talk, line by line
     Chat(Box<ChatArgs>),
+    /// Start a coding agent that works with the served model
+    Launch(LaunchArgs),
     /// Show each process, its state, and the reason
     Status(ShowArgs),
     /// List the processes that run, with model, memory and time

@@ -11,7 +11,6 @@
 
 mod dialog;
 mod draw;
-mod gateway;
 mod key;
 mod order;
 mod rates;
@@ -31,11 +30,12 @@ use paceline_system::Clock;
 use tokio::sync::mpsc;
 
 use crate::args::{FrameSize, TopArgs};
+use crate::gateway_http::GatewayHttp;
 use crate::status;
-use gateway::GatewayFigures;
 use state::{Action, Input, State};
 use supervisor::ConfigFile;
 use terminal::{Page, TerminalEvent};
+use throughput::Throughput;
 use view::View;
 
 /// Inputs on their way to the page. A full queue delays the next snapshot and nothing else.
@@ -52,9 +52,9 @@ pub async fn run(args: &TopArgs, screen: &mut Screen) -> Result<(), Failure> {
     // A configuration that cannot be used is reported before the terminal changes.
     let loaded = Loaded::find(config.as_deref())?;
     RuntimeDir::locate(&loaded.config)?;
-    let figures = GatewayFigures::of(&OwnAddresses::find(&loaded).await);
+    let gateway = GatewayHttp::of(&OwnAddresses::find(&loaded).await);
     if args.once {
-        return once(&config, &figures, args.size, screen).await;
+        return once(&config, &gateway, args.size, screen).await;
     }
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(Failure::usage(
@@ -62,13 +62,13 @@ pub async fn run(args: &TopArgs, screen: &mut Screen) -> Result<(), Failure> {
              `paceline status` prints the figures, `paceline top --once` prints one frame",
         ));
     }
-    watch(&config, figures).await
+    watch(&config, gateway).await
 }
 
 /// Prints one frame.
 async fn once(
     config: &ConfigFile,
-    figures: &GatewayFigures,
+    gateway: &GatewayHttp,
     size: FrameSize,
     screen: &mut Screen,
 ) -> Result<(), Failure> {
@@ -79,12 +79,12 @@ async fn once(
     for event in supervisor::past_events(config).await? {
         state.on(Input::Changed(Box::new(event)), clock.now());
     }
-    state.on(Input::Throughput(figures.throughput().await), clock.now());
+    state.on(Input::Throughput(Throughput::ask(gateway).await), clock.now());
     screen.text(&draw::page_text(&View::of(&state, clock.now()), size.width, size.height))
 }
 
 /// Shows the page until a person or a signal ends it. An order that runs then remains in force.
-async fn watch(config: &ConfigFile, figures: GatewayFigures) -> Result<(), Failure> {
+async fn watch(config: &ConfigFile, gateway: GatewayHttp) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::usage(format!("the terminal cannot be used: {error}"));
     let mut signals = Signals::interactive().map_err(failed)?;
     let clock = Clock::start();
@@ -92,7 +92,7 @@ async fn watch(config: &ConfigFile, figures: GatewayFigures) -> Result<(), Failu
     let (to, mut inputs) = mpsc::channel(MOST_INPUTS);
     let mut page = Page::open().map_err(failed)?;
     let mut keys = terminal::read_keys().map_err(failed)?;
-    let tasks = supervisor::follow(config, figures, &to);
+    let tasks = supervisor::follow(config, gateway, &to);
     let ended = loop {
         if let Err(error) = page.draw(&View::of(&state, clock.now())) {
             break Err(failed(error));

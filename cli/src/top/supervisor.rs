@@ -11,10 +11,11 @@ use paceline_proto::v1::{Event, EventsRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::gateway::GatewayFigures;
 use super::order::Order;
 use super::state::Input;
+use super::throughput::Throughput;
 use crate::args::{DrafterChange, DrafterCommand, DrainArgs, RestartArgs, WaitArgs};
+use crate::gateway_http::GatewayHttp;
 use crate::{drafter, drain, events, restart, status};
 
 /// Time between two snapshots.
@@ -40,13 +41,13 @@ pub async fn past_events(config: &ConfigFile) -> Result<Vec<Event>, Failure> {
 /// Sends snapshots, events and throughput to `to` until the tasks are aborted.
 pub fn follow(
     config: &ConfigFile,
-    figures: GatewayFigures,
+    gateway: GatewayHttp,
     to: &mpsc::Sender<Input>,
 ) -> Vec<JoinHandle<()>> {
     vec![
         task::spawn("snapshots", send_snapshots(config.clone(), to.clone())),
         task::spawn("events", send_events(config.clone(), to.clone())),
-        task::spawn("throughput", send_throughput(figures, to.clone())),
+        task::spawn("throughput", send_throughput(gateway, to.clone())),
     ]
 }
 
@@ -87,8 +88,8 @@ async fn send_events_once(config: &ConfigFile, to: &mpsc::Sender<Input>) -> Resu
     Ok(())
 }
 
-async fn send_throughput(figures: GatewayFigures, to: mpsc::Sender<Input>) {
-    while to.send(Input::Throughput(figures.throughput().await)).await.is_ok() {
+async fn send_throughput(gateway: GatewayHttp, to: mpsc::Sender<Input>) {
+    while to.send(Input::Throughput(Throughput::ask(&gateway).await)).await.is_ok() {
         tokio::time::sleep(THROUGHPUT_INTERVAL).await;
     }
 }
