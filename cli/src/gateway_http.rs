@@ -89,7 +89,7 @@ async fn exchange(address: &str, request: &str) -> std::io::Result<Vec<u8>> {
 
 /// The body of a refusal.
 #[derive(Deserialize)]
-struct Refusal {
+struct RefusalBody {
     error: RefusalReason,
 }
 
@@ -110,7 +110,8 @@ fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, String> {
         "401" => return Err(format!("the gateway asks for an API key; set {KEY_VAR}")),
         "" => return Err("the gateway's answer is no HTTP".into()),
         other => {
-            let why = serde_json::from_slice::<Refusal>(body).map(|refusal| refusal.error.message);
+            let why =
+                serde_json::from_slice::<RefusalBody>(body).map(|refusal| refusal.error.message);
             let why = why.map(|why| format!(": {}", harmless(&why))).unwrap_or_default();
             return Err(format!("the gateway answered with {other} instead of 200{why}"));
         }

@@ -1,9 +1,7 @@
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use paceline_client::args::ConfigArg;
-
-use crate::launch::Agent;
 
 /// `paceline launch`
 #[derive(Debug, Args)]
@@ -20,4 +18,19 @@ pub struct LaunchArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
+}
+
+/// A coding agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Agent {
+    /// Claude Code
+    Claude,
+    /// Codex CLI
+    Codex,
+    /// opencode
+    Opencode,
+    /// Qwen Code
+    Qwen,
+    /// aider
+    Aider,
 }

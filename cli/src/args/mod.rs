@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use config::{ConfigCommand, ConfigGet, ConfigSet, ConfigShow, ConfigUnset};
 pub use diagnose::DiagnoseArgs;
-pub use launch::LaunchArgs;
+pub use launch::{Agent, LaunchArgs};
 pub use models::{InspectArgs, ModelsArgs, RmArgs};
 pub use run::RunArgs;
 pub use top::{BadFrameSize, FrameSize, TopArgs};

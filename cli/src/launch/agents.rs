@@ -3,31 +3,17 @@
 
 use std::path::Path;
 
-use clap::ValueEnum;
+use paceline_client::Failure;
 use serde_json::json;
 
+use super::plan::{LaunchFile, LaunchPlan};
 use super::served::ServedModel;
-use super::{LaunchFile, LaunchPlan};
+use crate::args::Agent;
 
 /// Tokens of context that an agent with tools needs: its own prompt has 10,000 to 30,000.
 const AGENT_CONTEXT: u32 = 32_768;
 /// Tokens of context that aider needs for its prompt, a file and an answer.
 const AIDER_CONTEXT: u32 = 8_192;
-
-/// A coding agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Agent {
-    /// Claude Code
-    Claude,
-    /// Codex CLI
-    Codex,
-    /// opencode
-    Opencode,
-    /// Qwen Code
-    Qwen,
-    /// aider
-    Aider,
-}
 
 impl Agent {
     /// Its program.
@@ -60,6 +46,29 @@ impl Agent {
     /// Least tokens of context that it can work with.
     pub fn least_context(self) -> u32 {
         if self.needs_tools() { AGENT_CONTEXT } else { AIDER_CONTEXT }
+    }
+
+    /// Whether it can work with this model.
+    ///
+    /// # Errors
+    /// Which capability is missing.
+    pub fn check(self, model: &ServedModel) -> Result<(), Failure> {
+        let (program, least) = (self.program(), self.least_context());
+        let lack = if !model.chat {
+            "a model with a chat template, found one without".to_owned()
+        } else if self.needs_tools() && !model.tools {
+            "a model whose chat template knows tools, found one without".to_owned()
+        } else if model.context_length < least {
+            let found = model.context_length;
+            format!("a context of at least {least} tokens for its prompt, found {found}")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::refused_here(format!(
+            "{program} with {}: expected {lack}; serve another model, or start it all the same \
+             with --anyway",
+            model.name
+        )))
     }
 
     /// How it is started with this model. `dir` is the directory of its files.
@@ -203,4 +212,31 @@ fn aider(model: &ServedModel, dir: &Path) -> LaunchPlan {
 /// A text as TOML writes it. JSON's form of a text is one of TOML's.
 fn toml(text: &str) -> String {
     json!(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_refused_a_model_that_it_cannot_work_with() {
+        let model = ServedModel {
+            name: "m".into(),
+            context_length: 32_768,
+            chat: true,
+            tools: true,
+            ..Default::default()
+        };
+        assert_eq!(Agent::Claude.check(&model), Ok(()));
+        for (lacking, agent, why) in [
+            (ServedModel { chat: false, ..model.clone() }, Agent::Aider, "chat template"),
+            (ServedModel { tools: false, ..model.clone() }, Agent::Codex, "tools"),
+            (ServedModel { context_length: 8_192, ..model.clone() }, Agent::Qwen, "found 8192"),
+        ] {
+            let failure = agent.check(&lacking).expect_err("it does not fit");
+            assert!(failure.message.contains(why), "{failure}");
+        }
+        let small = ServedModel { tools: false, context_length: 8_192, ..model };
+        assert_eq!(Agent::Aider.check(&small), Ok(()), "it calls no tools and has a short prompt");
+    }
 }

@@ -3,13 +3,14 @@
 //! files in a directory of ours, so that the user's own configuration stays as it is.
 
 mod agents;
+mod plan;
 mod served;
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use paceline_client::{Failure, Screen};
@@ -19,30 +20,7 @@ use paceline_system::platform::config_dir;
 
 use crate::args::LaunchArgs;
 use crate::harmless::harmless;
-pub use agents::Agent;
 use served::ServedModel;
-
-/// How an agent is started.
-#[derive(Debug, Default, PartialEq)]
-struct LaunchPlan {
-    /// Words before the user's.
-    words: Vec<String>,
-    /// Variables of the environment that are set.
-    set: Vec<(&'static str, String)>,
-    /// Variables of the environment that are removed.
-    removed: &'static [&'static str],
-    /// Files in the agent's directory.
-    files: Vec<LaunchFile>,
-}
-
-/// A file in the agent's directory.
-#[derive(Debug, PartialEq)]
-struct LaunchFile {
-    name: &'static str,
-    content: String,
-    /// Whether the agent changes the file: a file that is there already is left as it is then.
-    is_agents_own: bool,
-}
 
 /// Runs the command. Returns only if the agent does not start.
 ///
@@ -54,7 +32,7 @@ pub async fn run(args: &LaunchArgs, screen: &mut Screen) -> Result<(), Failure> 
     let loaded = Loaded::find(args.config.config.as_deref())?;
     let served = ServedModel::ask(&loaded).await?;
     if !args.anyway {
-        served.fits(agent)?;
+        agent.check(&served)?;
     }
     let dir = directory(agent.program())?;
     let plan = agent.plan(&served, &dir);
@@ -100,22 +78,6 @@ fn directory(agent: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-impl LaunchPlan {
-    /// Writes the files. A file is replaced as a whole, because an agent that runs may read it.
-    fn write(&self, dir: &Path) -> io::Result<()> {
-        for file in &self.files {
-            let path = dir.join(file.name);
-            if file.is_agents_own && path.exists() {
-                continue;
-            }
-            let part = dir.join(format!("{}.{}.part", file.name, std::process::id()));
-            fs::write(&part, &file.content)?;
-            fs::rename(&part, &path)?;
-        }
-        Ok(())
-    }
-}
-
 /// The value of `no_proxy` with this host in it: a proxy for the internet does not reach the service.
 fn without_proxy(value: Option<&str>, host: &str) -> String {
     match value {
@@ -127,22 +89,6 @@ fn without_proxy(value: Option<&str>, host: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_of_the_agents_own_is_written_once_and_another_each_time() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let written = |content: &str| {
-            let file =
-                |name, is_agents_own| LaunchFile { name, content: content.into(), is_agents_own };
-            let files = vec![file("own", true), file("ours", false)];
-            LaunchPlan { files, ..Default::default() }.write(dir.path()).expect("written");
-            ["own", "ours"].map(|name| fs::read_to_string(dir.path().join(name)).expect("read"))
-        };
-        assert_eq!(written("first"), ["first", "first"]);
-        assert_eq!(written("second"), ["first", "second"]);
-        let count = fs::read_dir(dir.path()).expect("a directory").count();
-        assert_eq!(count, 2, "no part is left");
-    }
 
     #[test]
     fn the_service_is_reached_without_a_proxy() {

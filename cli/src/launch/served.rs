@@ -5,7 +5,6 @@ use paceline_client::channel::OwnAddresses;
 use paceline_process::Loaded;
 use paceline_protocols::openai::models::ModelList;
 
-use super::agents::Agent;
 use crate::gateway_http::GatewayHttp;
 
 /// The model, and the way to it.
@@ -52,28 +51,6 @@ impl ServedModel {
         })
     }
 
-    /// Whether the agent can work with this model.
-    ///
-    /// # Errors
-    /// Which capability is missing.
-    pub fn fits(&self, agent: Agent) -> Result<(), Failure> {
-        let (program, least) = (agent.program(), agent.least_context());
-        let lack = if !self.chat {
-            "a model with a chat template, found one without".to_owned()
-        } else if agent.needs_tools() && !self.tools {
-            "a model whose chat template knows tools, found one without".to_owned()
-        } else if self.context_length < least {
-            let found = self.context_length;
-            format!("a context of at least {least} tokens for its prompt, found {found}")
-        } else {
-            return Ok(());
-        };
-        Err(Failure::refused_here(format!(
-            "{program} with {}: expected {lack}; serve another model, or start it all the same with --anyway",
-            self.name
-        )))
-    }
-
     /// Address of HTTP with this path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
@@ -95,28 +72,6 @@ impl ServedModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_agent_is_refused_a_model_that_it_cannot_work_with() {
-        let model = ServedModel {
-            name: "m".into(),
-            context_length: 32_768,
-            chat: true,
-            tools: true,
-            ..Default::default()
-        };
-        assert_eq!(model.fits(Agent::Claude), Ok(()));
-        for (lacking, agent, why) in [
-            (ServedModel { chat: false, ..model.clone() }, Agent::Aider, "chat template"),
-            (ServedModel { tools: false, ..model.clone() }, Agent::Codex, "tools"),
-            (ServedModel { context_length: 8_192, ..model.clone() }, Agent::Qwen, "found 8192"),
-        ] {
-            let failure = lacking.fits(agent).expect_err("it does not fit");
-            assert!(failure.message.contains(why), "{failure}");
-        }
-        let small = ServedModel { tools: false, context_length: 8_192, ..model };
-        assert_eq!(small.fits(Agent::Aider), Ok(()), "it calls no tools and has a short prompt");
-    }
 
     #[test]
     fn an_address_has_a_host_and_an_answer_leaves_room() {
