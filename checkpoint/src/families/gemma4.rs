@@ -48,7 +48,7 @@ pub const KINDS: [&str; 2] = ["sliding_attention", "full_attention"];
 const PATTERN: usize = 6;
 /// Most layers. Published checkpoints have up to 60; a list of the kinds of any number of layers
 /// could be larger than memory.
-const MOST_LAYERS: i32 = 1024;
+pub(super) const MOST_LAYERS: i32 = 1024;
 
 /// Sizes of the attention of one kind of layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,11 +181,16 @@ fn attention(
     Ok([sliding, full])
 }
 
-/// The layers. The last ones attend to the keys and values of the last layer of their kind that has
-/// its own.
-fn layers(config: &ConfigJson, count: usize) -> Result<Vec<LayerPlan>, CheckpointError> {
+/// The numbers of the layers' kinds. `usual` has a layer's kind where the config names none.
+///
+/// # Errors
+/// There is another number of them, or another word.
+pub(super) fn kinds(
+    config: &ConfigJson,
+    count: usize,
+    usual: impl Fn(usize) -> &'static str,
+) -> Result<Vec<usize>, CheckpointError> {
     let wrong = |what: String| config.wrong("layer_types", what);
-    let usual = |at: usize| KINDS[usize::from((at + 1).is_multiple_of(PATTERN) || at + 1 == count)];
     let words: Option<Vec<String>> = config.optional("layer_types")?;
     let words = words.unwrap_or_else(|| (0..count).map(|at| usual(at).to_owned()).collect());
     if words.len() != count {
@@ -195,7 +200,15 @@ fn layers(config: &ConfigJson, count: usize) -> Result<Vec<LayerPlan>, Checkpoin
         let known = KINDS.iter().position(|kind| kind == word);
         known.ok_or_else(|| wrong(format!("expected {}, found {word}", KINDS.join(" or "))))
     };
-    let kinds = words.iter().map(kind).collect::<Result<Vec<_>, _>>()?;
+    words.iter().map(kind).collect()
+}
+
+/// The layers. The last ones attend to the keys and values of the last layer of their kind that has
+/// its own.
+fn layers(config: &ConfigJson, count: usize) -> Result<Vec<LayerPlan>, CheckpointError> {
+    let wrong = |what: String| config.wrong("layer_types", what);
+    let usual = |at: usize| KINDS[usize::from((at + 1).is_multiple_of(PATTERN) || at + 1 == count)];
+    let kinds = kinds(config, count, usual)?;
     if kinds.last() == Some(&0) {
         // Transformers makes it a full one, without a word in the config.
         let what = format!("expected {} as the last layer, found {}", KINDS[1], KINDS[0]);

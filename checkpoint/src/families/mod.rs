@@ -3,6 +3,7 @@
 //!
 //! A new family has a file with its row here, a line in [`FAMILIES`], and a loader in `models/`.
 
+pub mod gemma3;
 pub mod gemma4;
 pub mod glm;
 pub mod hunyuan_vl;
@@ -52,7 +53,7 @@ enum Towers {
 }
 
 /// All families that are served.
-pub static FAMILIES: [Family; 17] = [
+pub static FAMILIES: [Family; 18] = [
     llama::FAMILY,
     llama::MISTRAL,
     smollm3::FAMILY,
@@ -67,6 +68,7 @@ pub static FAMILIES: [Family; 17] = [
     hunyuan_vl::FAMILY,
     glm::FAMILY,
     glm::OCR,
+    gemma3::FAMILY,
     gemma4::FAMILY,
     qwen3_5::FAMILY,
     qwen3_5::MOE,

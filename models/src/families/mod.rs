@@ -12,6 +12,7 @@ mod attention;
 mod decoder;
 mod gated_delta;
 mod gemma;
+mod gemma3;
 mod gemma4;
 mod glm4v;
 mod glm_block;
@@ -155,6 +156,7 @@ const LOADERS: [(&str, Load); FAMILIES.len()] = [
     ("hunyuan_vl", hunyuan_vl::load),
     ("glm4v", glm4v::load),
     ("glm_ocr", glm4v::load_ocr),
+    ("gemma3_text", gemma3::load),
     ("gemma4", gemma::load),
     ("qwen3_5", qwen3_5::load),
     ("qwen3_5_moe", qwen3_5_moe::load),

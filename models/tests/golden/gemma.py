@@ -1,4 +1,4 @@
-"""Golden files of Gemma 4 (text): dense, with experts, and an edge model with inputs of each layer and shared keys and values, from
+"""Golden files of Gemma 3 and of Gemma 4 (text): dense, with experts, and an edge model with inputs of each layer and shared keys and values, from
 transformers; quantized ones in MLX's layout from mlx-lm (quantized.py).
 
 Part of make.py: `python models/tests/golden/make.py gemma`. Checkpoints are tiny and random. Their windows are shorter than most prompts.
@@ -27,7 +27,16 @@ def kinds(word):
     return [{"s": "sliding_attention", "f": "full_attention"}[letter] for letter in word]
 
 
+# As 1B and 270M: keys of two bases, of which a scaling is that of full layers; scores by a scalar that is no head size; a last layer
+# that slides.
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 184, "hidden_size": 64,
+          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48,
+          "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "sliding_window": 24, "attention_bias": False,
+          "tie_word_embeddings": True, "query_pre_attn_scalar": 20, "layer_types": kinds("sfss"), "rope_theta": 1000000.0,
+          "rope_local_base_freq": 10000.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "dtype": "bfloat16"}
+
 STYLES = {
+    "gemma3-tiny": GEMMA3,
     # As 31B: keys of full layers are their values, and these layers have fewer heads of them.
     "gemma4-tiny": {**COMMON, "vocab_size": 200, "num_hidden_layers": 5, "layer_types": kinds("ssfsf"), "num_key_value_heads": 2,
                     "attention_k_eq_v": True, "num_global_key_value_heads": 1, "intermediate_size": 48,
@@ -45,9 +54,13 @@ STYLES = {
 }
 
 
+def is_gemma3(config):
+    return config["model_type"] == "gemma3_text"
+
+
 def sizes(config, layer):
     """→ (head size, KV heads) of a layer."""
-    if config["layer_types"][layer] == "sliding_attention":
+    if config["layer_types"][layer] == "sliding_attention" or is_gemma3(config):
         return config["head_dim"], config["num_key_value_heads"]
     heads = config["num_global_key_value_heads"] if config["attention_k_eq_v"] else config["num_key_value_heads"]
     return config["global_head_dim"], heads
@@ -58,7 +71,7 @@ def random_weights(config, seed):
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    hidden, layers, width = config["hidden_size"], config["num_hidden_layers"], config["hidden_size_per_layer_input"]
+    hidden, layers, width = config["hidden_size"], config["num_hidden_layers"], config.get("hidden_size_per_layer_input", 0)
     own = layers - config.get("num_kv_shared_layers", 0)
     out = {}
 
@@ -66,14 +79,19 @@ def random_weights(config, seed):
         out[name + ".weight"] = torch.randn(rows, cols, generator=generator) * (gain / math.sqrt(cols))
 
     def norm(name, size, gain=1.0):
-        out[name + ".weight"] = gain * (1.0 + 0.3 * torch.randn(size, generator=generator))
+        whole = gain * (1.0 + 0.3 * torch.randn(size, generator=generator))
+        out[name + ".weight"] = whole - 1.0 if is_gemma3(config) else whole
 
-    out["model.embed_tokens.weight"] = torch.randn(config["vocab_size"], hidden, generator=generator) * 0.08
+    # Without a factor of each layer larger embeddings of a tied head would have every answer repeat its last token.
+    size = 0.015 if is_gemma3(config) else 0.08
+    out["model.embed_tokens.weight"] = torch.randn(config["vocab_size"], hidden, generator=generator) * size
     if width:
         out["model.embed_tokens_per_layer.weight"] = torch.randn(config["vocab_size_per_layer_input"], layers * width,
                                                                  generator=generator) * 0.3
         linear("model.per_layer_model_projection", layers * width, hidden, 8.0)
         norm("model.per_layer_projection_norm", width)
+    # Gemma 3 has a factor of the scores, which these weights take back.
+    sharpness = 1.7 if is_gemma3(config) else 0.8
     for i in range(layers):
         p = f"model.layers.{i}."
         head, kv = sizes(config, i)
@@ -81,12 +99,12 @@ def random_weights(config, seed):
         for name in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"):
             norm(p + name, hidden)
         linear(p + "self_attn.q_proj", heads * head, hidden, 1.0)
-        norm(p + "self_attn.q_norm", head, 0.8)
+        norm(p + "self_attn.q_norm", head, sharpness)
         linear(p + "self_attn.o_proj", hidden, heads * head, 1.0)
         if i < own:
             linear(p + "self_attn.k_proj", kv * head, hidden, 1.0)
-            norm(p + "self_attn.k_norm", head, 0.8)
-            if not (full and config["attention_k_eq_v"]):
+            norm(p + "self_attn.k_norm", head, sharpness)
+            if not (full and config.get("attention_k_eq_v")):
                 linear(p + "self_attn.v_proj", kv * head, hidden, 1.0)
         wide = config["intermediate_size"] * (2 if i >= own and config.get("use_double_wide_mlp") else 1)
         linear(p + "mlp.gate_proj", wide, hidden, 1.5)
@@ -105,8 +123,9 @@ def random_weights(config, seed):
             linear(p + "per_layer_input_gate", width, hidden, 1.5)
             linear(p + "per_layer_projection", hidden, width, 1.5)
             norm(p + "post_per_layer_input_norm", hidden)
-        out[p + "layer_scalar"] = torch.tensor([0.6 + 0.1 * i])
-    norm("model.norm", hidden, 12.0)
+        if not is_gemma3(config):
+            out[p + "layer_scalar"] = torch.tensor([0.6 + 0.1 * i])
+    norm("model.norm", hidden, 60.0 if is_gemma3(config) else 12.0)
     dtype = getattr(torch, config["dtype"])
     return {name: tensor.to(dtype) for name, tensor in out.items()}
 
@@ -161,7 +180,7 @@ def make_style(name, config):
         cases = make_cases(model, config, seed)
         if cases is not None:
             break
-    assert type(model).__name__ == "Gemma4ForCausalLM", type(model)
+    assert type(model).__name__ == config["architectures"][0], type(model)
     dump(HERE / f"{name}.json", {
         "provenance": provenance("gemma", **reference_versions()),
         "checkpoint": f"models/tests/golden/{name}",

@@ -181,9 +181,10 @@ fn configs_that_are_not_computed_are_refused_by_name() {
         "model_type",
         json!("gemma3"),
         "model_type: expected one of llama, mistral, smollm3, qwen2, qwen3, qwen3_moe, qwen3_vl, \
-         qwen3_vl_moe, qwen2_vl, qwen2_5_vl, paddleocr_vl, hunyuan_vl, glm4v, glm_ocr, gemma4, \
-         gemma4_text, gemma4_unified, gemma4_unified_text, qwen3_5, qwen3_5_text, qwen3_8, \
-         qwen3_8_text, qwen3_5_moe, qwen3_5_moe_text, qwen3_8_moe, qwen3_8_moe_text, found gemma3",
+         qwen3_vl_moe, qwen2_vl, qwen2_5_vl, paddleocr_vl, hunyuan_vl, glm4v, glm_ocr, \
+         gemma3_text, gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, qwen3_5, \
+         qwen3_5_text, qwen3_8, qwen3_8_text, qwen3_5_moe, qwen3_5_moe_text, qwen3_8_moe, \
+         qwen3_8_moe_text, found gemma3",
     );
     refused(
         "llama-tiny",

@@ -1,10 +1,32 @@
-//! Gemma 4: dense, with experts, and an edge model, in the layouts of transformers and of MLX.
+//! Gemma 3; Gemma 4: dense, with experts, and an edge model, in the layouts of transformers and of MLX.
 
 use serde_json::{Value, json};
 
 use crate::changed::{Tensor, Tensors, changed};
 use crate::families::{refusal, set};
 use crate::model::{check_checkpoint, check_model, golden, load};
+
+#[test]
+fn gemma_3_with_two_rotations_and_norms_less_one() {
+    check_model("gemma3-tiny");
+}
+
+#[test]
+fn gemma_3_has_its_rotations_in_the_keys_of_newer_files_as_well() {
+    let newer = |config: &mut Value| {
+        let config = config.as_object_mut().expect("an object");
+        for key in ["rope_theta", "rope_local_base_freq", "rope_scaling"] {
+            config.remove(key).expect("a key");
+        }
+        let rotations = json!({
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        });
+        config.insert("rope_parameters".to_owned(), rotations);
+    };
+    let dir = changed("gemma3-tiny", newer, crate::changed::unchanged);
+    check_checkpoint("gemma3-tiny", dir.path());
+}
 
 #[test]
 fn gemma_4_with_windows_and_keys_that_are_values() {
@@ -151,5 +173,14 @@ fn a_gemma_that_is_not_computed_is_refused_by_name() {
         let found =
             refusal(changed("gemma4-tiny", set(key, value), crate::changed::unchanged).path());
         assert!(found.contains(says), "{found}");
+    }
+    for (key, value) in [
+        ("attn_logit_softcapping", json!(50.0)),
+        ("use_bidirectional_attention", json!(true)),
+        ("query_pre_attn_scalar", json!(0)),
+    ] {
+        let found =
+            refusal(changed("gemma3-tiny", set(key, value), crate::changed::unchanged).path());
+        assert!(found.contains(&format!("{key}: expected")), "{found}");
     }
 }

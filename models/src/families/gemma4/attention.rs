@@ -1,9 +1,9 @@
-//! Attention of a Gemma 4 layer: normed heads of queries, keys and values; values that are the
-//! keys' projections; keys and values of an earlier layer.
+//! Attention of a Gemma layer: normed heads of queries and keys, in Gemma 4 of values as well; values
+//! that are the keys' projections; keys and values of an earlier layer.
 
 use paceline_checkpoint::families::gemma4::{AttentionSizes, LayerPlan};
 
-use super::config::Config;
+use super::config::{Config, LayerForm};
 use crate::error::Result;
 use crate::layers::{AttentionHeads, HeadNorm, HeadRotation, LayerOps, Linear, RmsNorm};
 use crate::load::{LoadError, Weights};
@@ -14,8 +14,8 @@ pub(super) struct Attention {
     o_proj: Linear,
     /// q_norm and k_norm.
     rotation: HeadRotation,
-    /// Values have a norm without a weight.
-    v_norm: RmsNorm,
+    /// The norm of values, without a weight; `None`: they have none.
+    v_norm: Option<RmsNorm>,
     /// Heads of values among the projected ones.
     values: std::ops::Range<i32>,
     heads: AttentionHeads,
@@ -52,18 +52,25 @@ impl Attention {
         // The projections first: their shapes tell whether the checkpoint has this number of heads.
         let qkv_proj = Linear::load_joined(weights, &projected, config.hidden, false)?;
         let first_value = if k_eq_v { n_heads } else { n_heads + n_kv };
+        let values = first_value..first_value + n_kv;
+        let LayerForm { norms, score_scale, norms_values, .. } = config.form;
         Ok(Self {
             qkv_proj,
             o_proj: Linear::load(weights, &o, config.hidden, wide, false)?,
-            rotation: HeadRotation::Normed(HeadNorm::load(weights, &normed, head_dim, config.eps)?),
-            v_norm: RmsNorm::without_weight(head_dim, config.eps)?,
-            values: first_value..first_value + n_kv,
+            rotation: HeadRotation::Normed(HeadNorm::load_stored(
+                weights, &normed, head_dim, config.eps, norms,
+            )?),
+            v_norm: match norms_values {
+                true => Some(RmsNorm::without_weight(head_dim, config.eps)?),
+                false => None,
+            },
+            values: values.clone(),
             heads: AttentionHeads {
                 queries: 0..n_heads,
                 keys: n_heads..n_heads + n_kv,
-                values: 0..n_kv,
+                values: if norms_values { 0..n_kv } else { values },
                 dim: head_dim,
-                scale: 1.0,
+                scale: score_scale,
             },
             rope: layer.kind,
             shares: layer.shares,
@@ -83,10 +90,13 @@ impl Attention {
         let rotated = ops.rotate(&self.rotation, self.rope, &qkv, dim)?;
         let attended = match self.shares {
             Some(of) => ops.attend_shared(of, &self.heads, &rotated)?,
-            None => {
-                let values = ops.norm_heads(&self.v_norm, &self.values, &qkv)?;
-                ops.attend(layer, &self.heads, &rotated, &values)?
-            }
+            None => match &self.v_norm {
+                Some(norm) => {
+                    let values = ops.norm_heads(norm, &self.values, &qkv)?;
+                    ops.attend(layer, &self.heads, &rotated, &values)?
+                }
+                None => ops.attend(layer, &self.heads, &rotated, &qkv)?,
+            },
         };
         ops.product(&self.o_proj, &attended)
     }

@@ -4,7 +4,7 @@ use paceline_checkpoint::families::gemma4::{AttentionSizes, KINDS, LayerPlan, La
 
 use crate::families::sizes;
 use crate::kv::LayerKv;
-use crate::layers::{ExpertSizes, Rope};
+use crate::layers::{ExpertSizes, NormWeight, Rope};
 use crate::load::{ConfigJson, LoadError};
 
 /// A checkpoint's config.
@@ -27,19 +27,58 @@ pub(in crate::families) struct Config {
     pub(in crate::families) pad: Option<u32>,
     /// Whether rows of an image attend to one another both ways in sliding layers.
     pub(in crate::families) both_ways: bool,
+    pub(in crate::families) form: LayerForm,
+}
+
+/// What the layers of this family and of Gemma 3 differ in.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::families) struct LayerForm {
+    pub(in crate::families) norms: NormWeight,
+    /// Factor of the scores of queries and keys.
+    pub(in crate::families) score_scale: f32,
+    /// Whether heads of values have a norm without a weight.
+    pub(in crate::families) norms_values: bool,
+    /// Whether a layer's output is multiplied by a number of its own.
+    pub(in crate::families) scales_layers: bool,
+}
+
+impl LayerForm {
+    const GEMMA4: Self = Self {
+        norms: NormWeight::Whole,
+        score_scale: 1.0,
+        norms_values: true,
+        scales_layers: true,
+    };
 }
 
 impl Config {
     /// # Errors
     /// A key is missing, out of range, or names what is not computed.
     pub(in crate::families) fn read(config: &ConfigJson) -> Result<Self, LoadError> {
+        let plain = Self::plain(config, Layers::read(config)?, LayerForm::GEMMA4)?;
+        Ok(Self {
+            experts: experts(config)?,
+            pad: pad(config)?,
+            per_layer: per_layer(config)?,
+            both_ways: both_ways(config)?,
+            ..plain
+        })
+    }
+
+    /// A model of these layers that has no experts, no per-layer embeddings and no images.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(in crate::families) fn plain(
+        config: &ConfigJson,
+        Layers { attention, layers }: Layers,
+        form: LayerForm,
+    ) -> Result<Self, LoadError> {
         config.check_word("hidden_activation", "gelu_pytorch_tanh")?;
         if config.optional("attention_bias")?.unwrap_or(false) {
             let what = "expected false: this version has no biases of this family".into();
             return Err(config.wrong("attention_bias", what).into());
         }
-        let both_ways = both_ways(config)?;
-        let Layers { attention, layers } = Layers::read(config)?;
         let softcap: Option<f32> = config.optional("final_logit_softcapping")?;
         if let Some(cap) = softcap.filter(|cap| !(*cap > 0.0 && cap.is_finite())) {
             let what = format!("expected null or a number above 0, found {cap}");
@@ -54,10 +93,11 @@ impl Config {
             softcap,
             attention,
             layers,
-            experts: experts(config)?,
-            pad: pad(config)?,
-            per_layer: per_layer(config)?,
-            both_ways,
+            experts: None,
+            pad: None,
+            per_layer: None,
+            both_ways: false,
+            form,
         })
     }
 

@@ -5,7 +5,7 @@ use mlx_rs::Dtype;
 use paceline_checkpoint::families::gemma4::LayerPlan;
 
 use super::attention::Attention;
-use super::config::Config;
+use super::config::{Config, LayerForm};
 use crate::error::Result;
 use crate::layers::{
     ExpertMlp, ExpertNames, ExpertSizes, Gate, GatedMlp, LayerOps, Linear, RmsNorm, gated_mlp,
@@ -21,7 +21,8 @@ pub(in crate::families) struct Layer {
     experts: Option<Experts>,
     post_feedforward_layernorm: RmsNorm,
     per_layer: Option<PerLayerBlock>,
-    layer_scalar: f32,
+    /// `None`: the layer's output is not multiplied by a number.
+    layer_scalar: Option<f32>,
 }
 
 /// Experts beside a layer's dense block.
@@ -54,8 +55,10 @@ impl Layer {
         config: &Config,
     ) -> Result<Self, LoadError> {
         let (name, plan) = (format!("{text}.layers.{at}"), &config.layers[at]);
+        let LayerForm { norms, scales_layers, .. } = config.form;
         let norm = |weights: &mut Weights, part: &str| {
-            RmsNorm::load(weights, &format!("{name}.{part}"), config.hidden, config.eps)
+            let name = format!("{name}.{part}");
+            RmsNorm::load_stored(weights, &name, config.hidden, config.eps, norms)
         };
         let attention = format!("{name}.self_attn");
         Ok(Self {
@@ -75,7 +78,10 @@ impl Layer {
                 }
                 None => None,
             },
-            layer_scalar: weights.take_number(&format!("{name}.layer_scalar"))?,
+            layer_scalar: match scales_layers {
+                true => Some(weights.take_number(&format!("{name}.layer_scalar"))?),
+                false => None,
+            },
         })
     }
 
@@ -104,7 +110,10 @@ impl Layer {
         if let (Some(block), Some(inputs)) = (&self.per_layer, inputs) {
             x = block.apply(ops, x, inputs)?;
         }
-        let x = ops.scale(&x, self.layer_scalar)?;
+        let x = match self.layer_scalar {
+            Some(factor) => ops.scale(&x, factor)?,
+            None => x,
+        };
         ops.end_layer(layer, x)
     }
 }

@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use mlx_rs::Dtype;
 
 pub(crate) use assisted::{AssistedLayers, AssistedTarget};
-pub(super) use config::Config;
+pub(super) use config::{Config, LayerForm};
 pub(super) use images::load as load_tower;
 pub(super) use layer::Layer;
 pub(super) use per_layer::PerLayerInputs;

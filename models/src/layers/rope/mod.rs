@@ -53,6 +53,8 @@ impl SectionOrder {
 
 /// The share of a head that rotates.
 const PARTIAL: &str = "partial_rotary_factor";
+/// Key of the base of the frequencies.
+const THETA: &str = "rope_theta";
 
 /// The rotary keys of a config, from the groups where checkpoints keep them.
 struct RotaryKeys<'a> {
@@ -90,11 +92,11 @@ impl<'a> RotaryKeys<'a> {
 
     /// The base of the frequencies.
     fn theta(&self) -> Result<f64, LoadError> {
-        let theta = self.number_anywhere("rope_theta")?.unwrap_or(10_000.0);
+        let theta = self.number_anywhere(THETA)?.unwrap_or(10_000.0);
         if theta > 0.0 && theta.is_finite() {
             return Ok(theta);
         }
-        Err(self.wrong("rope_theta", format!("expected above 0, found {theta}")))
+        Err(self.wrong(THETA, format!("expected above 0, found {theta}")))
     }
 
     /// Refuses heads of which only a part rotates.
@@ -256,6 +258,26 @@ impl Rope {
         let keys = RotaryKeys::read(config)?;
         keys.check_whole_heads()?;
         Self::of(&keys, head_dim)
+    }
+
+    /// As [`Rope::load`], with a base for a config that names none.
+    pub(crate) fn load_from_base(
+        config: &ConfigJson,
+        head_dim: i32,
+        usual: f64,
+    ) -> Result<Self, LoadError> {
+        let mut keys = RotaryKeys::read(config)?;
+        if keys.number_anywhere(THETA)?.is_none() {
+            keys.keys.insert(THETA.to_owned(), usual.into());
+        }
+        keys.check_whole_heads()?;
+        Self::of(&keys, head_dim)
+    }
+
+    /// The plain rotation from this base, whatever the config says.
+    pub(crate) fn plain(config: &ConfigJson, head_dim: i32, base: f64) -> Result<Self, LoadError> {
+        let keys = Map::from_iter([(THETA.to_owned(), base.into())]);
+        Self::of(&RotaryKeys { config, keys }, head_dim)
     }
 
     /// Reads the rotary keys of layers of one kind, which are an object in `rope_parameters`.
