@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+use paceline_checkpoint::samples::SampleGguf;
 use paceline_link::{Message as Frame, frame};
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::v1;
@@ -63,6 +64,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for (name, bytes) in answers() {
         write("tool_calls", &name, &bytes)?;
+    }
+    for architecture in ["llama", "qwen2", "qwen3moe", "gemma3"] {
+        write("gguf", architecture, &SampleGguf::of(architecture).bytes())?;
     }
     write("address", "png", b"data:image/png;base64,iVBORw0KGgo=")?;
     let ids: Vec<u8> =

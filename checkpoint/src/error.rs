@@ -33,6 +33,15 @@ pub enum CheckpointError {
         #[source]
         cause: io::Error,
     },
+    /// A file that is made of a model's files cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Path of the file or directory that cannot be written.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        cause: io::Error,
+    },
     /// A file has no JSON, or JSON of another form.
     #[error("{}: expected {expected}", path.display())]
     Json {
@@ -144,6 +153,7 @@ impl CheckpointError {
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::Read { cause, .. } => cause.kind() == io::ErrorKind::NotFound,
+            Self::Write { .. } => false,
             _ => true,
         }
     }

@@ -40,6 +40,9 @@ pub const TEXT_FILES: [&str; 12] = [
 pub const INDEX: &str = "model.safetensors.index.json";
 /// Name of the file with all weights of a model without shards.
 pub const WEIGHTS: &str = "model.safetensors";
+/// Sentences about what a GGUF file does not say, a list of texts, in the directory that stands for the
+/// file. No other directory has this file.
+pub const GGUF_NOTES: &str = "notes.json";
 /// Beginnings of the names of the tensors that make rows of images, as transformers and as MLX
 /// write them: the tower of a Qwen or a GLM, HunyuanOCR's, a Gemma's, and what a Gemma without a tower
 /// has.
@@ -158,7 +161,8 @@ impl WeightFiles {
         Ok(Self { names, indexed: false, note: Some(note) })
     }
 
-    /// [`WeightFiles::choose`] among the files of a directory.
+    /// [`WeightFiles::choose`] among the files of a directory, or the files of [`gguf_name`] if it has no
+    /// weights in safetensors.
     ///
     /// # Errors
     /// As [`WeightFiles::choose`].
@@ -170,7 +174,43 @@ impl WeightFiles {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
         };
-        Self::choose(shards, |name| dir.join(name).is_file(), listed)
+        Self::choose(shards, |name| dir.join(name).is_file(), listed).or_else(|missing| {
+            match missing.named_by.is_none().then(|| Self::gguf(dir)).flatten() {
+                Some(names) => Ok(Self { names, ..Self::default() }),
+                None => Err(missing),
+            }
+        })
+    }
+
+    /// The GGUF files of a directory that stands for a model in this format.
+    fn gguf(dir: &Path) -> Option<BTreeSet<String>> {
+        let is_there = |name: &String| dir.join(name).is_file();
+        if is_there(&gguf_name(1, 1)) {
+            return Some(BTreeSet::from([gguf_name(1, 1)]));
+        }
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let parts = |name: String| {
+            let count = name.strip_prefix("model-00001-of-")?.strip_suffix(".gguf")?.parse().ok();
+            count.filter(|count| *count <= MAX_PARTS)
+        };
+        let count = names.filter_map(parts).next()?;
+        let names: BTreeSet<String> = (1..=count).map(|part| gguf_name(part, count)).collect();
+        names.iter().all(is_there).then_some(names)
+    }
+
+    /// Whether they are in the format GGUF.
+    pub fn are_gguf(&self) -> bool {
+        self.names.iter().any(|name| name.ends_with(".gguf"))
+    }
+}
+
+/// Name of part `number` of `count` parts of a model in the format GGUF, in the directory that stands for
+/// it.
+pub fn gguf_name(number: usize, count: usize) -> String {
+    match count {
+        1 => "model.gguf".to_owned(),
+        _ => format!("model-{number:05}-of-{count:05}.gguf"),
     }
 }
 

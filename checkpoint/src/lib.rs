@@ -7,6 +7,7 @@
 //!  header                 the header of a safetensors file
 //!  error · files          why a file cannot be used; how one is opened, and which hold the weights
 //!  index                  which shard holds which tensor
+//!  gguf · from_gguf       the reader of GGUF files; such a file as a checkpoint on Hugging Face
 //!  config · quantization  the configuration, and the formats of weights that it names
 //!  numbers · tensors      how files store numbers; names, types and places of all tensors
 //!  layout · head          names of tensors that differ by where a checkpoint comes from; a head that is tied
@@ -16,8 +17,8 @@
 //!  machine                machines that are not this one, by name
 //!  name · digest          names of models; digests of files
 //!  places                 where models lie on this machine
-//!  gguf · package         the reader of GGUF files; packages that carry a model
-//!  samples                a tiny GGUF file for tests
+//!  package                packages that carry a model
+//!  samples                tiny GGUF files for tests
 //!  llama                  the checkpoint in MLX's layout that a GGUF file of this architecture becomes
 //! ```
 
@@ -26,6 +27,7 @@ pub mod digest;
 mod error;
 pub mod families;
 pub mod files;
+pub mod from_gguf;
 pub mod gguf;
 mod head;
 pub mod header;

@@ -11,7 +11,7 @@ use crate::ConfigJson;
 pub struct ModelSummary {
     /// The family, which is the `model_type` of its config.json.
     pub family: Option<String>,
-    /// The usual format of its quantized weights: "affine 4-bit", "gptq". `None` for floats.
+    /// The usual format of its quantized weights: "affine 4-bit", "gptq", "GGUF Q4_K". `None` for floats.
     pub quantization: Option<String>,
 }
 
@@ -26,7 +26,8 @@ impl ModelSummary {
         let settings = ["quantization", "quantization_config"].into_iter();
         let settings = settings.filter_map(value).find(Value::is_object);
         let family = value("model_type").and_then(|name| name.as_str().map(str::to_owned));
-        Self { family, quantization: settings.as_ref().map(format) }
+        let blocks = || Some(format!("GGUF {}", value("gguf_type")?.as_str()?));
+        Self { family, quantization: settings.as_ref().map(format).or_else(blocks) }
     }
 }
 
@@ -53,6 +54,7 @@ mod tests {
             (r#"{"quantization": {"bits": 4, "group_size": 64}}"#, Some("affine 4-bit")),
             (r#"{"quantization": {"bits": 4, "mode": "mxfp4"}}"#, Some("mxfp4 4-bit")),
             (r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#, Some("gptq")),
+            (r#"{"gguf_type": "Q4_K"}"#, Some("GGUF Q4_K")),
         ] {
             let config = ConfigJson::parse(Path::new("config.json"), text.as_bytes());
             let found = ModelSummary::read(&config.expect("an object"));

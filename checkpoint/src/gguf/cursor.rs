@@ -20,27 +20,31 @@ impl<'a> Cursor<'a> {
         let taken = usize::try_from(length).ok().and_then(|length| rest.get(..length));
         let taken = taken.ok_or_else(|| {
             let (what, expected) = (format!("byte {}", self.at), format!("{length} more bytes"));
-            FormatError::new(what, expected, cut_off(rest.len()))
+            FormatError::new(what, expected, cut_off(rest.len() as u64))
         })?;
         self.at += taken.len();
         Ok(taken)
     }
 
+    /// Bytes before the next one.
+    pub(super) fn at(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// Bytes of the file by their places; none unless all of them are there.
+    pub(super) fn between(&self, begin: u64, end: u64) -> &'a [u8] {
+        let places = usize::try_from(begin).ok().zip(usize::try_from(end).ok());
+        places.and_then(|(begin, end)| self.file.get(begin..end)).unwrap_or_default()
+    }
+
     /// The bytes that are left.
-    pub(super) fn rest(&self) -> &'a [u8] {
+    fn rest(&self) -> &'a [u8] {
         &self.file[self.at..]
     }
 
     /// The bytes between an earlier state of this cursor and this one.
     pub(super) fn since(&self, earlier: &Self) -> &'a [u8] {
         &self.file[earlier.at..self.at]
-    }
-
-    /// Goes on at the next multiple of the alignment, or at the end of the file.
-    pub(super) fn align(&mut self, alignment: u64) {
-        let next = (self.at as u64).checked_next_multiple_of(alignment);
-        let next = next.and_then(|next| usize::try_from(next).ok()).unwrap_or(usize::MAX);
-        self.at = next.min(self.file.len());
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, FormatError> {
@@ -67,6 +71,6 @@ pub(super) fn little_endian(bytes: &[u8]) -> u64 {
 }
 
 /// The contents of a file that ends too early.
-pub(super) fn cut_off(bytes: usize) -> String {
+pub(super) fn cut_off(bytes: u64) -> String {
     format!("{bytes}: the file is cut off or damaged")
 }

@@ -1,5 +1,6 @@
-//! A reader of GGUF files, versions 2 and 3, little-endian: the metadata, and the tensors with their
-//! bytes. The file is a byte slice, and all that is read borrows from it. Its parts, in their order:
+//! A reader of GGUF files, versions 2 and 3, little-endian: the metadata, and the tensors with the
+//! places of their bytes. The file, or its head, is a byte slice, and all that is read borrows from it.
+//! A model may be split into several files ([`GgufFiles`]). The parts of a file, in their order:
 //!
 //! ```text
 //! magic · version · number of tensors · number of pairs
@@ -10,14 +11,19 @@
 //!
 //! No number of the file sizes memory before it is compared with the bytes that are left.
 
+mod blocks;
 mod cursor;
+mod files;
 mod tensors;
 mod value;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-pub(crate) use tensors::{BlockType, Tensor};
+pub use blocks::{BlockType, expand};
+pub use files::{GgufFile, GgufFiles, part_paths};
+pub(crate) use files::{PartName, broken, stem};
+pub(crate) use tensors::Tensor;
 
 use crate::error::{FormatError, shown};
 use cursor::Cursor;
@@ -31,6 +37,8 @@ const VERSIONS: [u32; 2] = [2, 3];
 const ALIGNMENT_KEY: &str = "general.alignment";
 /// The alignment of a file that names none.
 const ALIGNMENT: u64 = 32;
+/// Most pairs of a file: published ones have some 50. A pair takes several times its bytes in memory.
+const MAX_PAIRS: u64 = 1 << 16;
 
 /// A GGUF file.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +54,14 @@ impl<'a> Gguf<'a> {
     /// # Errors
     /// The file is no GGUF file of a known version, or contradicts itself.
     pub fn read(file: &'a [u8]) -> Result<Self, FormatError> {
+        Self::read_head(file, file.len() as u64)
+    }
+
+    /// Reads a file of `file_bytes` bytes by its head, which has at least all that is before the data.
+    ///
+    /// # Errors
+    /// As [`Gguf::read`].
+    pub fn read_head(file: &'a [u8], file_bytes: u64) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(file);
         let magic = cursor.take(4)?;
         if magic != MAGIC {
@@ -57,9 +73,12 @@ impl<'a> Gguf<'a> {
             return Err(FormatError::new("version of GGUF", "2 or 3, little-endian", version));
         }
         let (tensors, pairs) = (cursor.u64()?, cursor.u64()?);
+        if pairs > MAX_PAIRS {
+            return Err(FormatError::new("number of pairs", format!("at most {MAX_PAIRS}"), pairs));
+        }
         let metadata = Metadata::read(&mut cursor, pairs)?;
         let alignment = metadata.alignment()?;
-        let tensors = tensors::read(&mut cursor, tensors, alignment)?;
+        let tensors = tensors::read(&mut cursor, tensors, alignment, file_bytes)?;
         Ok(Self { metadata, tensors })
     }
 }
@@ -101,6 +120,20 @@ impl<'a> Metadata<'a> {
         read(value).ok_or_else(|| error(key, expected, value.words()))
     }
 
+    /// Whether a key has a value.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// What `read` takes from the value of a key that need not be there.
+    pub(crate) fn optional<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&Self, &str) -> Result<T, FormatError>,
+    ) -> Result<Option<T>, FormatError> {
+        self.has(key).then(|| read(self, key)).transpose()
+    }
+
     /// A number that counts something.
     pub(crate) fn count(&self, key: &str) -> Result<u64, FormatError> {
         self.required(key, "a whole number of at least 0", |value| value.one(Item::count))
@@ -110,6 +143,11 @@ impl<'a> Metadata<'a> {
     /// 9.999999747378752e-6.
     pub(crate) fn float(&self, key: &str) -> Result<f64, FormatError> {
         self.required(key, "a finite floating-point number", |value| value.one(Item::float))
+    }
+
+    /// A truth value.
+    pub(crate) fn flag(&self, key: &str) -> Result<bool, FormatError> {
+        self.required(key, "a truth value", |value| value.one(Item::flag))
     }
 
     pub(crate) fn text(&self, key: &str) -> Result<&'a str, FormatError> {
@@ -123,6 +161,20 @@ impl<'a> Metadata<'a> {
     pub(crate) fn counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
         let expected = "a list of whole numbers of at least 0";
         self.required(key, expected, |value| value.all(Item::count))
+    }
+
+    /// Numbers that count something: one for all layers, or one for each.
+    pub(crate) fn count_or_counts(&self, key: &str) -> Result<Vec<u64>, FormatError> {
+        let expected = "whole numbers of at least 0";
+        self.required(key, expected, |value| value.each(Item::count))
+    }
+
+    pub(crate) fn flags(&self, key: &str) -> Result<Vec<bool>, FormatError> {
+        self.required(key, "a list of truth values", |value| value.all(Item::flag))
+    }
+
+    pub(crate) fn floats(&self, key: &str) -> Result<Vec<f64>, FormatError> {
+        self.required(key, "a list of finite numbers", |value| value.all(Item::float))
     }
 }
 

@@ -66,7 +66,12 @@ impl<'a> Value<'a> {
 
     /// What `read` takes from each item of an array.
     pub(super) fn all<T>(&self, read: fn(Item<'a>) -> Option<T>) -> Option<Vec<T>> {
-        self.count.and_then(|_| self.items().map(read).collect())
+        self.count.and_then(|_| self.each(read))
+    }
+
+    /// What `read` takes from each item of an array, or from a value that is none.
+    pub(super) fn each<T>(&self, read: fn(Item<'a>) -> Option<T>) -> Option<Vec<T>> {
+        self.items().map(read).collect()
     }
 
     /// The value in an error.
@@ -102,10 +107,24 @@ impl<'a> Item<'a> {
         u64::try_from(number).ok()
     }
 
-    /// A finite floating-point number.
+    /// A finite number. Some writers store whole ones as such.
     pub(super) fn float(self) -> Option<f64> {
-        let Self::Real(number) = self else { return None };
+        let number = match self {
+            Self::Real(number) => number,
+            Self::Whole(number) => number as f64,
+            Self::Bool(_) | Self::Text(_) => return None,
+        };
         number.is_finite().then_some(number)
+    }
+
+    /// A truth value. Some writers store 0 or 1.
+    pub(super) fn flag(self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(value),
+            Self::Whole(0) => Some(false),
+            Self::Whole(1) => Some(true),
+            _ => None,
+        }
     }
 
     pub(super) fn text(self) -> Option<&'a str> {

@@ -146,7 +146,7 @@ fn another_architecture_tokenizer_or_type_is_refused_by_name() {
     assert_eq!(error, "tensor \"blk.0.attn_q.weight\": expected the type Q4_1, found Q4_0");
     let error = refused(|sample| sample.tensors[1].kind = 40);
     assert!(
-        error.contains("expected one of the types F32, F16, Q4_0")
+        error.contains("expected one of the types F32, F16, BF16, Q4_0")
             && error.ends_with("found type 40"),
         "{error}"
     );
@@ -204,8 +204,13 @@ fn numbers_beyond_the_file_are_refused_before_they_size_memory() {
         (b"PK".to_vec(), "byte 0: expected 4 more bytes, found 2"),
         (b"GGML\x03\0\0\0".to_vec(), "begin of the file: expected \"GGUF\", found \"GGML\""),
         (header(0, 0), "\"general.architecture\": expected a text, found nothing"),
-        (header(u64::MAX, 0), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
-        (header(0, u64::MAX), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
+        (
+            header(u64::MAX, 0),
+            "number of tensors: expected at most 65536, found 18446744073709551615",
+        ),
+        (header(0, u64::MAX), "number of pairs: expected at most 65536, found"),
+        (header(1, 0), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
+        (header(0, 1), "byte 24: expected 8 more bytes, found 0: the file is cut off"),
         (
             [header(0, 1), u64::MAX.to_le_bytes().to_vec()].concat(),
             "byte 32: expected 18446744073709551615 more",

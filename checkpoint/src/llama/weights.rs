@@ -11,6 +11,7 @@ use std::io;
 use serde_json::{Map, Value, json};
 
 use crate::error::{FormatError, shown};
+use crate::from_gguf::RowOrder;
 use crate::gguf::{BlockType, Gguf, Tensor};
 
 /// Values that share a scale.
@@ -85,7 +86,7 @@ impl<'a> Module<'a> {
             FormatError::new("tensors", expected, shown(tensor.name))
         })?;
         if tensor.kind != kind {
-            return Err(tensor.error(format!("the type {}", kind.name), tensor.kind.name));
+            return Err(tensor.error(format!("the type {}", kind.name()), tensor.kind.name()));
         }
         let dimensions = if kind == BlockType::F32 { 1 } else { 2 };
         if tensor.dimensions.len() != dimensions {
@@ -128,18 +129,15 @@ impl<'a> Module<'a> {
     /// The blocks in the order of MLX's rows: of each head first the first half, then the second. The
     /// rows of llama.cpp alternate between the halves.
     fn blocks(&self) -> impl Iterator<Item = &'a [u8]> {
-        let (data, rows, heads) = (self.tensor.data, self.tensor.rows(), self.heads);
-        let source = move |row: u64| {
-            let Some(heads) = heads else { return row };
-            let (head_rows, half) = (rows / heads, rows / heads / 2);
-            let (head, within) = (row / head_rows, row % head_rows);
-            head * head_rows + within % half * 2 + within / half
-        };
+        let (data, rows) = (&*self.tensor.data, self.tensor.rows());
+        let heads = self.heads.map(|heads| RowOrder::Interleaved { heads: heads as usize });
+        let order = heads.unwrap_or(RowOrder::Stored);
         // Numbers of rows and bytes fit, because the tensor is a slice.
         let (row_bytes, block_bytes) =
-            (data.len() / rows as usize, self.tensor.kind.bytes as usize);
+            (data.len() / rows as usize, self.tensor.kind.bytes() as usize);
+        let rows = rows as usize;
         (0..rows).flat_map(move |row| {
-            let begin = source(row) as usize * row_bytes;
+            let begin = order.source(row, rows) * row_bytes;
             data[begin..begin + row_bytes].chunks_exact(block_bytes)
         })
     }
@@ -147,7 +145,7 @@ impl<'a> Module<'a> {
     /// Writes the bytes of the module's tensors.
     pub(super) fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
         if self.tensor.kind == BlockType::F32 {
-            return to.write_all(self.tensor.data);
+            return to.write_all(&self.tensor.data);
         }
         let (mut packed, mut scales, mut biases) = (vec![], vec![], vec![]);
         for block in self.blocks() {

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::embedded::EmbeddedModel;
 use super::known::SMOLLM2;
 use super::model_name::ModelName;
+use crate::gguf::stem;
 
 /// How a setting or a flag names a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,10 @@ impl ModelRef {
         let path = Path::new(text);
         match path.components().next() {
             Some(Component::RootDir | Component::CurDir | Component::ParentDir) => {
+                Self::Directory(path.to_path_buf())
+            }
+            // A file has no name on a hub. With a colon before it, a repository has it.
+            _ if stem(text).is_some() && text.contains('/') && !text.contains(':') => {
                 Self::Directory(path.to_path_buf())
             }
             _ => match text.parse::<ModelName>() {
@@ -99,6 +104,9 @@ mod tests {
             ("model", ModelRef::DirectoryIfThere("model".into())),
             ("demo/vision/target", ModelRef::DirectoryIfThere("demo/vision/target".into())),
             ("org/name/", ModelRef::DirectoryIfThere("org/name/".into())),
+            ("q4.gguf", ModelRef::DirectoryIfThere("q4.gguf".into())),
+            ("models/q4.gguf", directory("models/q4.gguf")),
+            ("org/name-GGUF", ModelRef::Named("org/name-GGUF".parse().expect("a name"))),
         ] {
             assert_eq!(ModelRef::parse(text), expected, "{text}");
         }

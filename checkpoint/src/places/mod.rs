@@ -5,6 +5,7 @@
 //! <user cache>/paceline/models/org--name/<commit>/       config.json, …
 //! <user cache>/paceline/models/org--name/current      →  <commit>
 //! <user cache>/paceline/models/org--name--folder/…       the same, of a folder of the repository
+//! <user cache>/paceline/gguf/NAME-KEY/                   stands for a GGUF file, which lies anywhere
 //! $HF_HOME/hub/models--org--name/snapshots/<commit>/     config.json, …, links to blobs
 //! $HF_HOME/hub/models--org--name/refs/main               the commit, as text
 //! ```
@@ -15,9 +16,11 @@ use std::path::{Component, Path, PathBuf};
 
 pub use user::{cache_dir, home_dir, xdg};
 
-use crate::ShardIndex;
 use crate::files::{self, CONFIG, WeightFiles};
+use crate::from_gguf::{self, prepare};
+use crate::gguf::{part_paths, stem};
 use crate::name::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
+use crate::{CheckpointError, ShardIndex};
 
 /// Link to the revision of a pulled model that its name stands for.
 pub const CURRENT: &str = "current";
@@ -44,6 +47,9 @@ pub enum ModelNotFound {
     /// A model that is not there, or a path with something else, and what to do.
     #[error("{0}")]
     Unusable(String),
+    /// A GGUF file that is no whole model, or one that is not served.
+    #[error(transparent)]
+    Gguf(#[from] CheckpointError),
 }
 
 /// Where models lie on this machine.
@@ -81,11 +87,12 @@ impl ModelPlaces {
 
     /// The absolute directory of a model as a setting names it. A directory is returned as it is
     /// written, and need not hold a model. For a repository of a hub's cache its whole snapshot is
-    /// returned.
+    /// returned. For a GGUF file, or a directory with one model in this format, the directory that
+    /// stands for it is returned, which is made at first.
     ///
     /// # Errors
     /// A directory or a name that is not there, or a path with another kind of file than a model in
-    /// safetensors.
+    /// safetensors or GGUF.
     pub fn locate(&self, model: &ModelRef) -> Result<PathBuf, ModelNotFound> {
         match model {
             ModelRef::Embedded(model) => model.dir().ok_or_else(|| {
@@ -94,15 +101,15 @@ impl ModelPlaces {
                     model.name
                 ))
             }),
-            ModelRef::Directory(path) => existing(path),
+            ModelRef::Directory(path) => self.existing(path),
             ModelRef::BelowHome(path) => {
                 let what = "expected $HOME to be set for a path that begins with ~/; write the whole path";
                 let home = self.home.as_ref();
-                existing(&home.ok_or_else(|| ModelNotFound::Unusable(what.to_owned()))?.join(path))
+                self.existing(&home.ok_or_else(|| ModelNotFound::Unusable(what.to_owned()))?.join(path))
             }
             ModelRef::DirectoryIfThere(path) => match model.hub_name() {
                 Some(name) => self.named(&name),
-                None => existing(path).map_err(|error| match error {
+                None => self.existing(path).map_err(|error| match error {
                     ModelNotFound::Directory(_) => ModelNotFound::Word(path.display().to_string()),
                     other => other,
                 }),
@@ -121,14 +128,55 @@ impl ModelPlaces {
         }
     }
 
+    fn existing(&self, path: &Path) -> Result<PathBuf, ModelNotFound> {
+        if !path.exists() {
+            return Err(ModelNotFound::Directory(path.to_path_buf()));
+        }
+        let path = std::path::absolute(path).map_err(|cause| {
+            let place = path.display();
+            ModelNotFound::Unusable(format!(
+                "cannot find out the absolute path of {place}: {cause}"
+            ))
+        })?;
+        if path.join(CONFIG).exists() || from_gguf::first_file(&path).is_some() {
+            return self.settled(path);
+        }
+        let repository =
+            if path.ends_with("snapshots") { path.parent() } else { Some(path.as_path()) };
+        let found = match repository.filter(|dir| dir.join("snapshots").is_dir()) {
+            Some(repository) => match whole_snapshot(repository, None) {
+                Some(dir) => return self.settled(dir),
+                None => Some((
+                    "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
+                    "fetch the model again, or name the folder that has its config.json",
+                )),
+            },
+            None => other_kind(&path),
+        };
+        let Some((found, advice)) = found else { return Ok(path) };
+        let place = path.display();
+        let what = format!("expected a model directory, found {found} at {place}; {advice}");
+        Err(ModelNotFound::Unusable(what))
+    }
+
+    /// A path that is there, or the directory that stands for the GGUF file that it means.
+    fn settled(&self, path: PathBuf) -> Result<PathBuf, ModelNotFound> {
+        let Some(file) = from_gguf::first_file(&path) else { return Ok(path) };
+        let own = self.own.as_ref().ok_or_else(|| {
+            let place = file.display();
+            ModelNotFound::Unusable(format!(
+                "expected a cache directory for what is made of {place}, found none: set $HOME"
+            ))
+        })?;
+        Ok(prepare(&file, &own.with_file_name("gguf"))?)
+    }
+
     /// The current revision that was pulled, else the snapshot that the Hugging Face libraries use.
     fn named(&self, name: &ModelName) -> Result<PathBuf, ModelNotFound> {
         let current = self.of_model(name).and_then(|dir| dir.join(CURRENT).canonicalize().ok());
-        if let Some(dir) = current.filter(|dir| missing_files(dir).is_empty()) {
-            return Ok(dir);
-        }
-        if let Some(dir) = self.snapshot(name) {
-            return Ok(dir);
+        let current = current.filter(|dir| missing_files(dir).is_empty());
+        if let Some(dir) = current.or_else(|| self.snapshot(name)) {
+            return self.settled(dir);
         }
         let hint = match Path::new(&name.to_string()).is_dir() {
             true => format!(", or write ./{name} for the directory of that name"),
@@ -271,8 +319,9 @@ fn short(name: &ModelName) -> String {
     KnownModel::of_hub(name).map_or_else(|| name.to_string(), |known| known.name.clone())
 }
 
-/// Model name that clients use: the directory's name, for an embedded model its own, and for a model
-/// from a hub `org/name`, whose directory is named by a commit. `None` for the root directory.
+/// Model name that clients use: the directory's name, for an embedded model its own, for a model from a
+/// hub `org/name`, whose directory is named by a commit, and for a GGUF file the file's name without its
+/// ending. `None` for the root directory.
 pub fn name_of(dir: &Path) -> Option<String> {
     if let Some(model) = EmbeddedModel::at(dir) {
         return Some(model.name.to_owned());
@@ -290,8 +339,12 @@ pub fn name_of(dir: &Path) -> Option<String> {
         _ => None,
     };
     of_hub.map(|name| name.to_string()).or_else(|| {
-        let name = dir.file_name()?;
-        Some(name.to_string_lossy().into_owned())
+        let name = dir.file_name()?.to_string_lossy();
+        let name = match dir.parent().is_some_and(|above| above.ends_with("paceline/gguf")) {
+            true => from_gguf::file_of_name(&name),
+            false => from_gguf::model_name(&name),
+        };
+        Some(name.to_owned())
     })
 }
 
@@ -309,8 +362,12 @@ pub fn known_model(model: &ModelRef) -> Option<&'static KnownModel> {
 }
 
 /// Files that a model directory needs and lacks: `config.json`, and those of
-/// [`WeightFiles::choose`]. Empty if the model is whole.
+/// [`WeightFiles::choose`]. Empty if the model is whole, as one GGUF file is.
 pub fn missing_files(dir: &Path) -> Vec<String> {
+    if let Some(file) = from_gguf::first_file(dir) {
+        let is_whole = part_paths(&file).is_ok();
+        return if is_whole { vec![] } else { vec![file_name(&file)] };
+    }
     let mut missing = vec![];
     if !dir.join(CONFIG).is_file() {
         missing.push(CONFIG.to_owned());
@@ -323,47 +380,11 @@ pub fn missing_files(dir: &Path) -> Vec<String> {
     missing
 }
 
-fn existing(path: &Path) -> Result<PathBuf, ModelNotFound> {
-    if !path.exists() {
-        return Err(ModelNotFound::Directory(path.to_path_buf()));
-    }
-    let path = std::path::absolute(path).map_err(|cause| {
-        let place = path.display();
-        ModelNotFound::Unusable(format!("cannot find out the absolute path of {place}: {cause}"))
-    })?;
-    if path.join(CONFIG).exists() {
-        return Ok(path);
-    }
-    let repository = if path.ends_with("snapshots") { path.parent() } else { Some(path.as_path()) };
-    let found = match repository.filter(|dir| dir.join("snapshots").is_dir()) {
-        Some(repository) => match whole_snapshot(repository, None) {
-            Some(dir) => return Ok(dir),
-            None => Some((
-                "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
-                "fetch the model again, or name the folder that has its config.json",
-            )),
-        },
-        None => other_kind(&path),
-    };
-    let Some((found, advice)) = found else { return Ok(path) };
-    let place = path.display();
-    let what = format!("expected a model directory, found {found} at {place}; {advice}");
-    Err(ModelNotFound::Unusable(what))
-}
-
-/// What to do about a file in another format.
-const USE_SAFETENSORS: &str = "this version reads safetensors: name the directory of the original \
-                               model or of its MLX conversion";
-
-/// What a path without a configuration has instead of a model in safetensors, and what to do. `None` if
-/// that is not known.
+/// What a path without a configuration has instead of a model, and what to do. `None` if that is not
+/// known.
 fn other_kind(path: &Path) -> Option<(String, &'static str)> {
-    let is_gguf = |name: &str| name.to_ascii_lowercase().ends_with(".gguf");
     if !path.is_dir() {
-        return Some(match is_gguf(&file_name(path)) {
-            true => ("a file in the format GGUF".to_owned(), USE_SAFETENSORS),
-            false => ("a file".to_owned(), "name the directory that has config.json"),
-        });
+        return Some(("a file".to_owned(), "name the directory that has config.json"));
     }
     let entries = std::fs::read_dir(path).ok()?.flatten().take(MAX_FILES);
     let names: Vec<String> = entries.map(|entry| file_name(&entry.path())).collect();
@@ -372,8 +393,11 @@ fn other_kind(path: &Path) -> Option<(String, &'static str)> {
                       directory of the result";
         return Some((format!("an adapter ({adapter})"), advice));
     }
-    let gguf = names.iter().filter(|name| is_gguf(name)).min()?;
-    Some((format!("{gguf} in the format GGUF"), USE_SAFETENSORS))
+    let mut gguf: Vec<String> = names.into_iter().filter(|name| stem(name).is_some()).collect();
+    gguf.sort();
+    let first = gguf.first()?;
+    let found = format!("{} files in the format GGUF ({first} first)", gguf.len());
+    Some((found, "name one of them, of a split model the first part"))
 }
 
 /// Whether this is one component of a path, so that it cannot lead out of a directory.

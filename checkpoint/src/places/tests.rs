@@ -151,8 +151,7 @@ fn what_is_no_model_in_safetensors_is_named_with_what_to_do() {
     let machine = Machine::new();
     let root = machine.dir.path().canonicalize().expect("there");
     for (files, at, says) in [
-        (&["a/q4.gguf"][..], "a/q4.gguf", "a file in the format GGUF"),
-        (&["b/q4.gguf", "b/README.md"], "b", "q4.gguf in the format GGUF"),
+        (&["b/q4.gguf", "b/q8.gguf"][..], "b", "2 files in the format GGUF (q4.gguf first)"),
         (&["c/adapter_config.json", "c/adapter_model.safetensors"], "c", "an adapter"),
         (&["d/adapters.safetensors"], "d", "an adapter"),
         (&["e/weights.bin"], "e/weights.bin", "found a file at"),

@@ -101,13 +101,21 @@ impl WeightForms {
         }
     }
 
+    /// Whether the quantized blocks of a GGUF file stay quantized: those of a device that keeps MLX's
+    /// groups of 32.
+    pub fn keeps_blocks(&self) -> bool {
+        (self.keeps)(QuantFormat::affine(4, 32))
+    }
+
     /// How products by the weights of this checkpoint are computed.
     pub fn products_of(&self, tensors: &Tensors) -> Products {
         let mut modules = tensors.entries.keys().filter_map(|name| name.strip_suffix(".scales"));
         let keeps = |module| {
             self.quantization.format(module).is_some_and(|format| self.kept(format).is_some())
         };
-        if modules.any(keeps) { self.products } else { Products::Float }
+        let has_blocks = || tensors.entries.values().any(|entry| entry.blocks().is_some());
+        let is_kept = modules.any(keeps) || (self.keeps_blocks() && has_blocks());
+        if is_kept { self.products } else { Products::Float }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use safetensors::tensor::Dtype;
 
 use super::forms::{PACKED_GROUP, Precision, WeightForms, packed_bits};
+use crate::gguf::BlockType;
 use crate::numbers::is_float;
 use crate::{CheckpointError, QuantFormat, TensorEntry, Tensors};
 
@@ -99,9 +100,10 @@ impl StoragePlan {
             let scales = format!("{module}.scales");
             let Some(scales) = entries.get(&scales) else {
                 let format = packing.and_then(|packing| packing.format(name, entry, forms));
-                let used = match format {
-                    Some(format) => Used::packed(entry, format, forms.precision),
-                    None => Used::floats(entry, forms.precision),
+                let used = match (format, entry.blocks()) {
+                    (_, Some(kind)) => Used::blocks(entry, kind, forms),
+                    (Some(format), None) => Used::packed(entry, format, forms.precision),
+                    (None, None) => Used::floats(entry, forms.precision),
                 };
                 add(used, name);
                 continue;
@@ -252,6 +254,17 @@ impl Used {
             memory_bytes: numbers + 2 * groups,
             ..floats
         }
+    }
+
+    /// The blocks of a GGUF file. On a GPU they become affine numbers of about as many bytes.
+    fn blocks(entry: &TensorEntry, kind: BlockType, forms: &WeightForms) -> Self {
+        let (parameters, disk_bytes) = (entry.elements(), entry.bytes as u64);
+        let (memory_bytes, note) = match forms.keeps_blocks() {
+            true => (disk_bytes, ""),
+            false => (parameters.saturating_mul(4), ", expanded to float32"),
+        };
+        let format = format!("{} of GGUF{note}", kind.name());
+        Self { format, parameters, disk_bytes, memory_bytes }
     }
 
     fn quantized(

@@ -1,11 +1,12 @@
-//! The tensors of a model directory: one `model.safetensors`, or shards, which an index may name. Headers
-//! are read and checked before any weight is; the format is safetensors' own (8-byte length, JSON
-//! header, data without holes).
+//! The tensors of a model directory: one `model.safetensors`, or shards, which an index may name, or the
+//! files of a model in the format GGUF. Headers are read and checked before any weight is; the format of
+//! the others is safetensors' own (8-byte length, JSON header, data without holes).
 //!
 //! A file must have all the bytes of its header's tensors. Who cuts it later ends the process that has
 //! it mapped (SIGBUS): a program that replaces checkpoints writes a new file and renames it.
 
 mod embedding_model;
+mod gguf;
 mod unserved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,8 @@ use std::sync::Arc;
 use safetensors::tensor::Dtype;
 
 use crate::files::{self, INDEX, MissingWeights, WeightFiles};
+use crate::from_gguf::StoredForm;
+use crate::gguf::BlockType;
 use crate::index::ShardIndex;
 use crate::numbers::is_float;
 use crate::{CheckpointError, header};
@@ -37,12 +40,20 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Its lengths, the outermost axis first.
     pub shape: Vec<usize>,
+    /// How a GGUF file stores it; `None` in safetensors. If its blocks are quantized, `dtype` is bytes,
+    /// and the shape counts numbers.
+    pub gguf: Option<StoredForm>,
 }
 
 impl TensorEntry {
     /// Numbers of its shape. Those of a quantized weight are words.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |product: u64, length| product.saturating_mul(*length as u64))
+    }
+
+    /// Type of its blocks, if a GGUF file stores it in quantized ones.
+    pub fn blocks(&self) -> Option<BlockType> {
+        self.gguf.map(|form| form.kind).filter(|kind| kind.is_quantized())
     }
 }
 
@@ -91,6 +102,9 @@ impl Tensors {
         let shards = index.as_ref().map(ShardIndex::shards);
         let chosen =
             WeightFiles::of_directory(dir, shards).map_err(|missing| absent(dir, &missing))?;
+        if chosen.are_gguf() {
+            return Self::open_gguf(dir, chosen.names.len());
+        }
         let notes = chosen.note.into_iter().collect();
         let mut tensors = Self { files: vec![], entries: BTreeMap::new(), notes };
         for name in &chosen.names {
@@ -183,6 +197,7 @@ impl Tensors {
                 bytes: info.data_offsets.1 - info.data_offsets.0,
                 dtype: info.dtype,
                 shape: info.shape.clone(),
+                gguf: None,
             };
             if let Some(other) = self.entries.insert(name.clone(), entry) {
                 let first = self.files[other.file].path.display();
@@ -205,9 +220,12 @@ impl Tensors {
         sum_of(self.entries.values())
     }
 
-    /// Bytes of the numbers of quantized weights, without their scales.
+    /// Bytes of the numbers of quantized weights, without their scales. The blocks of GGUF files have
+    /// scales in them, which count.
     pub fn quantized_bytes(&self) -> u64 {
-        sum_of(self.entries.values().filter(|entry| entry.dtype == Dtype::U32))
+        let is_quantized =
+            |entry: &&TensorEntry| entry.dtype == Dtype::U32 || entry.blocks().is_some();
+        sum_of(self.entries.values().filter(is_quantized))
     }
 
     /// Whether the weights can be read.

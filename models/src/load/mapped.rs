@@ -10,12 +10,18 @@ use paceline_checkpoint::{CheckpointError, TensorEntry, Tensors};
 #[derive(Clone, Debug, Default)]
 pub(super) struct MappedFiles(Vec<Arc<Mmap>>);
 
-/// Bytes of a mapped file, for as long as this lives.
+/// Bytes of a mapped file, or bytes that were made of some, for as long as this lives.
 #[derive(Clone, Debug)]
 pub(super) struct MappedBytes {
-    map: Arc<Mmap>,
+    from: ByteSource,
     begin: usize,
     length: usize,
+}
+
+#[derive(Clone, Debug)]
+enum ByteSource {
+    File(Arc<Mmap>),
+    Own(Arc<Vec<u8>>),
 }
 
 impl MappedFiles {
@@ -29,8 +35,8 @@ impl MappedFiles {
 
     /// A tensor's bytes.
     pub(super) fn bytes(&self, entry: &TensorEntry) -> MappedBytes {
-        let map = self.0[entry.file].clone();
-        MappedBytes { map, begin: entry.offset, length: entry.bytes }
+        let from = ByteSource::File(self.0[entry.file].clone());
+        MappedBytes { from, begin: entry.offset, length: entry.bytes }
     }
 }
 
@@ -52,19 +58,31 @@ fn map(file: &WeightFile) -> Result<Arc<Mmap>, CheckpointError> {
 }
 
 impl MappedBytes {
+    /// Bytes that are in no file in this form.
+    pub(super) fn own(bytes: Vec<u8>) -> Self {
+        let length = bytes.len();
+        Self { from: ByteSource::Own(Arc::new(bytes)), begin: 0, length }
+    }
+
     pub(super) fn as_slice(&self) -> &[u8] {
-        &self.map[self.begin..][..self.length]
+        let all: &[u8] = match &self.from {
+            ByteSource::File(map) => map,
+            ByteSource::Own(bytes) => bytes,
+        };
+        &all[self.begin..][..self.length]
     }
 
     /// Part `at` of `count` equal parts.
     pub(super) fn part(&self, at: usize, count: usize) -> Self {
         let length = self.length / count;
-        Self { map: self.map.clone(), begin: self.begin + at * length, length }
+        Self { from: self.from.clone(), begin: self.begin + at * length, length }
     }
 
     /// Asks the system to read them in one go.
     pub(super) fn prefetch(&self) {
-        // A hint: without it pages are read one by one.
-        let _ = self.map.advise_range(Advice::WillNeed, self.begin, self.length);
+        if let ByteSource::File(map) = &self.from {
+            // A hint: without it pages are read one by one.
+            let _ = map.advise_range(Advice::WillNeed, self.begin, self.length);
+        }
     }
 }

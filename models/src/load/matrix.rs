@@ -5,11 +5,13 @@
 use mlx_rs::ops::quantize;
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype as MlxDtype};
+use paceline_checkpoint::from_gguf::StoredForm;
 use paceline_checkpoint::numbers::is_float;
 use paceline_checkpoint::plan::PACKED_GROUP;
 use safetensors::tensor::Dtype;
 
 use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, mlx_dtype, stored};
+use super::gguf;
 use super::mapped::MappedBytes;
 use super::{CheckpointError, LoadError, QuantFormat, QuantMode, Weights};
 
@@ -251,9 +253,38 @@ impl Weights<'_> {
         }
         let weight = self.weight_of(module);
         let (entry, mapped) = self.open(&weight, &shape(rows, input))?;
+        if let Some(form) = entry.gguf.filter(|form| form.kind.is_quantized()) {
+            *bytes += entry.bytes;
+            let rows = rows.iter().map(|length| *length as usize).product();
+            return Ok(self.blocks(&mapped, form, rows));
+        }
         self.check_dtype(&weight, entry.dtype, is_float(entry.dtype), FLOATS)?;
         *bytes += entry.bytes;
         Ok(ModuleBytes::Float { bytes: mapped, dtype: entry.dtype })
+    }
+
+    /// The blocks of a GGUF file, as packed numbers or as floats.
+    fn blocks(&self, bytes: &MappedBytes, form: StoredForm, rows: usize) -> ModuleBytes {
+        let format = gguf::format(form.kind).filter(|_| self.forms.keeps_blocks());
+        let scales_dtype = gguf::factors(form.kind);
+        match format {
+            // What is not read needs no form.
+            Some(format) if self.rehearses() => {
+                let [packed, scales, biases] = [bytes.clone(), bytes.clone(), bytes.clone()];
+                let pieces = PackedPieces { packed, scales, scales_dtype, biases: Some(biases) };
+                ModuleBytes::Quantized { pieces, format }
+            }
+            None if self.rehearses() => {
+                ModuleBytes::Float { bytes: bytes.clone(), dtype: Dtype::F32 }
+            }
+            Some(format) => {
+                let pieces = gguf::packed(bytes, form, format, rows);
+                ModuleBytes::Quantized { pieces, format }
+            }
+            None => {
+                ModuleBytes::Float { bytes: gguf::expanded(bytes, form, rows), dtype: Dtype::F32 }
+            }
+        }
     }
 
     /// Tensors of all experts have no name of their own behind the module's.

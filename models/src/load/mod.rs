@@ -4,6 +4,7 @@
 mod arrays;
 mod error;
 mod expand;
+mod gguf;
 mod mapped;
 mod matrix;
 mod tokenizer;

@@ -8,6 +8,7 @@ use paceline_checkpoint::plan::packed_bits;
 use safetensors::tensor::Dtype;
 
 use super::arrays::{blank, mlx_dtype, stored, widened};
+use super::gguf;
 use super::mapped::{MappedBytes, MappedFiles};
 use super::{CheckpointError, LoadError, Precision, QuantFormat, Tensors, WeightForms};
 use crate::products::Products;
@@ -301,10 +302,18 @@ impl<'a> Weights<'a> {
             }));
         }
         let bytes = self.maps.bytes(&entry);
-        if !self.rehearses {
-            bytes.prefetch();
+        if self.rehearses {
+            return Ok((entry, bytes));
         }
-        Ok((entry, bytes))
+        bytes.prefetch();
+        match entry.gguf.filter(|form| !form.kind.is_quantized()) {
+            Some(form) => {
+                let rows = entry.shape.first().copied().unwrap_or(1);
+                let (bytes, dtype) = gguf::floats(bytes, entry.dtype, form, rows);
+                Ok((TensorEntry { dtype, ..entry }, bytes))
+            }
+            None => Ok((entry, bytes)),
+        }
     }
 
     /// The pieces one after another, in the type in which floats are kept.
