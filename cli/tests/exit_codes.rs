@@ -142,8 +142,13 @@ fn one_fault_has_one_code_in_every_command() {
                 assert!(own_fault || said.contains("target.modle"), "{line}: {said}");
             }
         }
-        let (found, said) = place.run(&format!("{line} --no-such-flag"), "good.toml");
-        assert_eq!(found, Some(2), "{line} --no-such-flag: {said}");
+        // Words behind an agent's name are the agent's.
+        let wrong = match line.strip_prefix("launch ") {
+            Some(agent) => format!("launch --no-such-flag {agent}"),
+            None => format!("{line} --no-such-flag"),
+        };
+        let (found, said) = place.run(&wrong, "good.toml");
+        assert_eq!(found, Some(2), "{wrong}: {said}");
     }
 }
 
