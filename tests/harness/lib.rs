@@ -13,6 +13,7 @@
 pub mod ask;
 pub mod browser;
 pub mod built;
+pub mod gguf;
 pub mod http;
 pub mod image_drafters;
 pub mod images;

@@ -109,51 +109,60 @@ pub(super) fn packed(
     rows: usize,
 ) -> PackedPieces {
     let stored = Rows { bytes: bytes.as_slice(), count: rows, order: form.order };
-    let fits = |group: BlockGroup| [group.scale, group.bias].iter().all(|one| is_half(*one));
     let mut scales_dtype = factors(form.kind);
-    if scales_dtype == Dtype::F16 && !all_groups(form.kind, &stored, fits) {
+    if scales_dtype == Dtype::F16 && !has_half_biases(form.kind, stored.bytes) {
         scales_dtype = Dtype::F32;
     }
     let width = scales_dtype.bitsize() / 8;
     let groups = stored.length() / form.kind.bytes() as usize * form.kind.values() as usize / GROUP;
     let group_bytes = format.bits as usize * GROUP / 8;
-    // A row's numbers, scales and biases side by side first, so that each row is read once.
-    let whole = groups * (group_bytes + 2 * width);
-    let mut all = vec![0u8; rows * whole];
-    in_parts(&mut all, whole, |row, out| {
-        let (numbers, factors) = out.split_at_mut(groups * group_bytes);
-        let (scales, biases) = factors.split_at_mut(groups * width);
-        let mut at = 0;
-        each_group(form.kind, stored.row(row), |group| {
-            pack(format.bits, &group.numbers, &mut numbers[at * group_bytes..][..group_bytes]);
-            write_factor(group.scale, &mut scales[at * width..][..width]);
-            write_factor(group.bias, &mut biases[at * width..][..width]);
-            at += 1;
-        });
+    let lengths = [groups * group_bytes, groups * width, groups * width];
+    let [mut packed, mut scales, mut biases] = lengths.map(|length| vec![0u8; rows * length]);
+    let part = rows_of_a_thread(rows);
+    std::thread::scope(|scope| {
+        let [numbers, factors, _] = lengths.map(|length| (part * length).max(1));
+        let parts = packed.chunks_mut(numbers).zip(scales.chunks_mut(factors));
+        for (at, ((packed, scales), biases)) in parts.zip(biases.chunks_mut(factors)).enumerate() {
+            let stored = &stored;
+            scope.spawn(move || {
+                let outs = packed.chunks_exact_mut(group_bytes).zip(scales.chunks_exact_mut(width));
+                let mut outs = outs.zip(biases.chunks_exact_mut(width));
+                for row in (at * part..rows).take(part) {
+                    each_group(form.kind, stored.row(row), |group| {
+                        let Some(((packed, scale), bias)) = outs.next() else { return };
+                        pack(format.bits, &group.numbers, packed);
+                        write_factor(group.scale, scale);
+                        write_factor(group.bias, bias);
+                    });
+                }
+            });
+        }
     });
-    let part = |from: usize, length: usize| {
-        let rows = all.chunks_exact(whole).flat_map(|row| &row[from..from + length]);
-        MappedBytes::own(rows.copied().collect())
-    };
-    let (numbers, factors) = (groups * group_bytes, groups * width);
     PackedPieces {
-        packed: part(0, numbers),
-        scales: part(numbers, factors),
+        packed: MappedBytes::own(packed),
+        scales: MappedBytes::own(scales),
         scales_dtype,
-        biases: Some(part(numbers + factors, factors)),
+        biases: Some(MappedBytes::own(biases)),
     }
 }
 
-/// Whether this holds for all groups.
-fn all_groups(kind: BlockType, rows: &Rows<'_>, holds: impl Fn(BlockGroup) -> bool) -> bool {
-    let mut all = true;
-    (0..rows.count).for_each(|row| each_group(kind, rows.row(row), |group| all &= holds(group)));
-    all
+/// Whether the biases of all blocks are numbers of float16. They are multiples of the scale, exactly,
+/// unless they are too large.
+fn has_half_biases(kind: BlockType, bytes: &[u8]) -> bool {
+    let factor = match kind {
+        BlockType::Q4_0 => 8.0,
+        BlockType::Q5_0 => 16.0,
+        BlockType::Q8_0 => 128.0,
+        _ => return true,
+    };
+    let is_large = |block: &[u8]| half(block).abs() * factor > f16::MAX.to_f32();
+    !bytes.chunks_exact(kind.bytes() as usize).any(is_large)
 }
 
-/// Whether a number is one of float16. One that is not finite stays so in every type.
-fn is_half(number: f32) -> bool {
-    !number.is_finite() || f16::from_f32(number).to_f32().to_bits() == number.to_bits()
+/// How many rows each of the threads gets that convert a tensor.
+fn rows_of_a_thread(rows: usize) -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    rows.div_ceil(threads).max(1)
 }
 
 /// Calls `each` with the rows of `out`, which are `length` bytes each, on several threads.
@@ -161,8 +170,7 @@ fn in_parts(out: &mut [u8], length: usize, each: impl Fn(usize, &mut [u8]) + Syn
     if length == 0 {
         return;
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    let part = (out.len() / length).div_ceil(threads).max(1);
+    let part = rows_of_a_thread(out.len() / length);
     std::thread::scope(|scope| {
         for (at, rows) in out.chunks_mut(part * length).enumerate() {
             let each = &each;
@@ -255,6 +263,15 @@ fn with_fifth(mut numbers: [u8; GROUP], bits: &[u8]) -> [u8; GROUP] {
 
 /// Writes the lowest bits of the numbers one after another, the first number in the lowest bits.
 fn pack(bits: i32, numbers: &[u8; GROUP], out: &mut [u8]) {
+    match bits {
+        8 => return out.copy_from_slice(numbers),
+        4 => {
+            let pairs = numbers.as_chunks::<2>().0;
+            out.iter_mut().zip(pairs).for_each(|(out, [low, high])| *out = low | high << 4);
+            return;
+        }
+        _ => {}
+    }
     let (mut held, mut count, mut out) = (0u32, 0, out.iter_mut());
     for number in numbers {
         held |= u32::from(*number) << count;

@@ -1,0 +1,62 @@
+//! GGUF files as targets: the embedded model as such a file, and real ones in `make test-more`.
+
+use paceline_tests::{Stack, gguf, repository};
+use serde_json::{Value, json};
+
+/// Questions that the embedded model knows.
+const QUESTIONS: [&str; 2] =
+    ["Name three rivers.", "Call the tools to move 7 chairs to shelf QA-215."];
+
+/// The texts of a few greedy answers, and how many drafts were accepted.
+fn answers(stack: &Stack) -> (Vec<String>, u64) {
+    let (mut texts, mut accepted) = (vec![], 0);
+    for question in QUESTIONS {
+        let body = json!({ "model": "x", "temperature": 0, "max_tokens": 48,
+            "messages": [{ "role": "user", "content": question }] });
+        let answer = stack.http_json("/v1/chat/completions", &body).expect("answered");
+        let answer: Value = serde_json::from_str(&answer.body).expect("JSON");
+        let message = &answer["choices"][0]["message"];
+        texts.push(format!("{} {}", message["content"], message["tool_calls"][0]["function"]));
+        accepted += answer["paceline"]["speculation"]["accepted"].as_u64().expect("a count");
+    }
+    (texts, accepted)
+}
+
+#[test]
+fn a_file_is_served_with_the_answers_of_its_checkpoint_and_with_its_drafter() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = gguf::demo(dir.path(), false);
+    let stack = Stack::drafting("");
+    let expected = answers(&stack);
+    stack.stop();
+    assert!(expected.1 > 0, "the drafter helps: {expected:?}");
+    let drafter = repository().join("demo/drafter");
+    let pair = format!("target.model = {file:?}\ndrafter.model = {drafter:?}\n");
+    let stack = Stack::ready(&pair);
+    stack.wait_linked();
+    let found = answers(&stack);
+    stack.stop();
+    assert_eq!(found.0, expected.0);
+    assert!(found.1 > 0, "a drafter in safetensors drafts for a target in GGUF: {found:?}");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("a directory").collect();
+    assert_eq!(left.len(), 1, "nothing is written beside the file");
+}
+
+#[test]
+fn packed_blocks_are_served_and_both_lanes_have_the_same_tokens() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = gguf::demo(dir.path(), true);
+    let of = |drafter: &str| {
+        let stack =
+            Stack::ready(&format!("target.model = {file:?}\ndrafter.model = {drafter:?}\n"));
+        if !drafter.is_empty() {
+            stack.wait_linked();
+        }
+        let found = answers(&stack);
+        stack.stop();
+        found
+    };
+    let (plain, drafted) = (of(""), of("lookup"));
+    assert_eq!(plain.0, drafted.0);
+    assert!(plain.0.iter().all(|text| text.len() > 10), "{plain:?}");
+}
