@@ -34,7 +34,7 @@ use tokenizer::TokenizerFiles;
 pub(crate) use derived::{file_of_name, model_name};
 pub use derived::{first_file, prepare};
 pub(crate) use weights::ROPE_FACTORS;
-pub use weights::{RowOrder, StoredForm, GgufWeight, weights};
+pub use weights::{GgufWeight, RowOrder, StoredForm, weights};
 
 /// The JSON files that a GGUF file becomes.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::vocabulary::{TokenKind, GgufVocabulary};
+use super::vocabulary::{GgufVocabulary, TokenKind};
 use crate::error::FormatError;
 use crate::gguf;
 

@@ -148,7 +148,8 @@ fn tensors_have_their_names_on_hugging_face() {
     let experts = weight(&experts, "model.layers.0.mlp.switch_mlp.up_proj.weight");
     assert_eq!(experts.shape, [4, 32, 32]);
     let gemma = weights_of(&SampleGguf::of("gemma3"));
-    let norms: Vec<&GgufWeight> = gemma.iter().filter(|weight| weight.name.contains("norm")).collect();
+    let norms: Vec<&GgufWeight> =
+        gemma.iter().filter(|weight| weight.name.contains("norm")).collect();
     assert_eq!(norms.len(), 1 + 2 * 6);
     assert!(norms.iter().all(|norm| norm.form.minus_one));
     weight(&gemma, "model.layers.0.pre_feedforward_layernorm.weight");

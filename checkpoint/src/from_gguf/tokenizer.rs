@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::notes::Notes;
 use super::pieces;
 use super::pre_tokenizer::{PreTokenizer, byte_level};
-use super::vocabulary::{NamedToken, TokenKind, GgufVocabulary};
+use super::vocabulary::{GgufVocabulary, NamedToken, TokenKind};
 use crate::error::{FormatError, shown};
 use crate::gguf::{self, Metadata};
 
@@ -252,7 +252,10 @@ fn is_special_piece(kind: TokenKind, text: &str) -> bool {
 }
 
 /// A vocabulary of pieces with scores.
-fn pieces_form(metadata: &Metadata<'_>, vocabulary: &GgufVocabulary<'_>) -> Result<Form, FormatError> {
+fn pieces_form(
+    metadata: &Metadata<'_>,
+    vocabulary: &GgufVocabulary<'_>,
+) -> Result<Form, FormatError> {
     const STRIPS: &str = "tokenizer.ggml.remove_extra_whitespaces";
     if metadata.optional(STRIPS, Metadata::flag)? == Some(true) {
         return Err(gguf::error(STRIPS, "false: spaces stay as they are", true));

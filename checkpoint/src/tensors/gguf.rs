@@ -9,7 +9,7 @@ use safetensors::tensor::Dtype;
 use super::{TensorEntry, Tensors, WeightFile};
 use crate::CheckpointError;
 use crate::files::{self, GGUF_NOTES, MAX_TEXT_BYTES, gguf_name};
-use crate::from_gguf::{self, ROPE_FACTORS, GgufWeight};
+use crate::from_gguf::{self, GgufWeight, ROPE_FACTORS};
 use crate::gguf::{BlockType, GgufFiles, broken};
 
 impl Tensors {
