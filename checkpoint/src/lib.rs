@@ -55,8 +55,8 @@ pub use kv_sizes::KvSizes;
 pub use layers::{KvHeads, RecurrentSizes};
 pub use layout::Layout;
 pub use name::{
-    DEMO_TARGET, EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, NameError, SMOLLM2,
-    demo_dir,
+    DEMO_TARGET, EMBEDDED, EmbeddedModel, ForeignName, ForeignProgram, KnownModel, ModelName,
+    ModelRef, NameError, SMOLLM2, demo_dir,
 };
 pub use places::{
     CURRENT, CheckpointKind, ListedCheckpoint, ModelNotFound, ModelPlaces, cache_dir, home_dir,

@@ -80,3 +80,22 @@ fn before_a_fetch_headers_tell_what_weights_take() {
         assert!((0.99..=1.01).contains(&share), "{name}: {share}");
     }
 }
+
+#[test]
+fn before_a_fetch_the_blocks_of_a_gguf_file_take_its_bytes_or_those_of_floats() {
+    let (name, _) = kept().into_iter().find(|(name, _)| name.starts_with("qwen3")).expect("one");
+    let mut text: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(golden(&name).join("config.json")).expect("there"))
+            .expect("JSON");
+    text["gguf_type"] = "Q8_0".into();
+    let config = ConfigJson::parse(Path::new("config.json"), text.to_string().as_bytes());
+    let config = config.expect("an object");
+    let bytes = 34 << 20;
+    let memory = |keep_quantized| {
+        let options = PlanOptions { keep_quantized, ..OPTIONS };
+        let plan = CheckpointPlan::of_bytes(&config, bytes, &options).expect("a plan");
+        (plan.storage.memory_bytes(), plan.storage.formats[0].format.clone())
+    };
+    assert_eq!(memory(true), (bytes, "Q8_0 of GGUF".to_owned()));
+    assert_eq!(memory(false), (128 << 20, "Q8_0 of GGUF, expanded to float32".to_owned()));
+}

@@ -1,4 +1,5 @@
-//! `paceline models`: the models of this machine, with sizes. Reads their config.json, no weights.
+//! `paceline models`: the models of this machine, with sizes. Reads their config.json and the heads of GGUF
+//! files, no weights.
 
 use std::fmt::Write as _;
 
@@ -18,7 +19,7 @@ const COMMIT_DIGITS: usize = 12;
 struct Model {
     /// Name of the model in `target.model`.
     name: String,
-    /// Where it came from: embedded, smollm2, pulled, hub cache.
+    /// Where it came from: embedded, smollm2, pulled, hub cache, Ollama, LM Studio.
     source: &'static str,
     /// Commit of the hub.
     revision: Option<String>,
@@ -26,13 +27,13 @@ struct Model {
     current: bool,
     /// Bytes of its files.
     bytes: u64,
-    /// `model_type` of its config.json.
+    /// `model_type` of its config.json, or the architecture of its GGUF file.
     family: Option<String>,
-    /// Quantization that its config.json names.
+    /// Quantization that its config.json names, or the usual type of its GGUF file.
     quantization: Option<String>,
     /// Files that it lacks.
     missing: Vec<String>,
-    /// Directory of the model.
+    /// Directory of the model, or its GGUF file.
     path: String,
 }
 
@@ -54,14 +55,16 @@ pub async fn run(args: &ModelsArgs, screen: &mut Screen) -> Result<(), Failure> 
 
 impl Model {
     fn of(listed: ListedCheckpoint) -> Self {
+        let ModelSummary { family, quantization } = listed.summary();
         let ListedCheckpoint { name, kind, revision, path, bytes, missing } = listed;
         let (source, current) = match kind {
             CheckpointKind::Embedded => ("embedded", true),
             CheckpointKind::Smollm2 => ("smollm2", true),
             CheckpointKind::Pulled { is_current } => ("pulled", is_current),
             CheckpointKind::HubCache { is_current } => ("hub cache", is_current),
+            CheckpointKind::Ollama => ("Ollama", true),
+            CheckpointKind::LmStudio => ("LM Studio", true),
         };
-        let ModelSummary { family, quantization } = ModelSummary::of(&path);
         let path = path.display().to_string();
         Self { name, source, revision, current, bytes, family, quantization, missing, path }
     }
@@ -116,6 +119,42 @@ mod tests {
              smollm2     3.0 MiB  qwen3, float, pulled; lacks x\n"
         );
         assert!(table(&[]).contains("paceline pull"));
+    }
+
+    #[test]
+    fn a_model_of_another_program_is_listed_with_whose_it_is() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let below = |path: &str| home.path().join(path);
+        let hex = "0".repeat(64);
+        let manifest = below("ollama/manifests/registry.ollama.ai/library/coder/1.5b");
+        let layer = format!(
+            r#"{{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:{hex}","size":4}}"#
+        );
+        let file = below("lmstudio/a/b/m-Q8_0.gguf");
+        for (path, text) in [
+            (&manifest, &*format!(r#"{{"layers":[{layer}]}}"#)),
+            (&below(&format!("ollama/blobs/sha256-{hex}")), "GGUF"),
+            (&file, "GGUF"),
+        ] {
+            std::fs::create_dir_all(path.parent().expect("above")).expect("made");
+            std::fs::write(path, text).expect("written");
+        }
+        let places = ModelPlaces {
+            ollama: vec![below("ollama")],
+            lm_studio: vec![below("lmstudio")],
+            ..ModelPlaces::default()
+        };
+        let mut models: Vec<_> = places.list().into_iter().map(Model::of).collect();
+        models.retain(|model| model.source != "embedded");
+        // Files that cannot be read have no format.
+        assert_eq!(
+            table(&models),
+            "ollama:coder:1.5b         4 B  ?, GGUF, Ollama\n\
+             lmstudio:a/b              4 B  ?, GGUF, LM Studio\n"
+        );
+        let json = serde_json::to_value(&models[1]).expect("JSON");
+        assert_eq!((&json["source"], &json["bytes"]), (&"LM Studio".into(), &4.into()));
+        assert_eq!(json["path"], below("lmstudio/a/b").display().to_string());
     }
 
     #[test]

@@ -58,22 +58,41 @@ impl RemovedModel {
         let known = KnownModel::named(name).and_then(|known| known.hub.as_ref());
         let name = known.map_or_else(|| name.to_owned(), ToString::to_string);
         let mut listed = places.list();
-        listed.retain(|model| model.name == name);
+        // Of several GGUF files each has its name behind that of the model.
+        let is_of_name = |rest: &str| rest.is_empty() || rest.starts_with(':');
+        listed.retain(|model| model.name.strip_prefix(&name).is_some_and(is_of_name));
         let folder = |model: &ListedCheckpoint| match model.kind {
-            CheckpointKind::Pulled { .. } => model.path.parent().map(Path::to_owned),
+            CheckpointKind::Pulled { .. } => {
+                let own = places.own.as_deref()?;
+                let below = model.path.strip_prefix(own).ok()?.components().next()?;
+                Some(own.join(below))
+            }
             CheckpointKind::Smollm2 => Some(model.path.clone()),
-            CheckpointKind::Embedded | CheckpointKind::HubCache { .. } => None,
+            _ => None,
         };
         let own = |dir: &PathBuf| dir.parent() == places.own.as_deref();
         if let Some(dir) = listed.iter().filter_map(folder).find(own) {
+            if let Some((model, _)) = name.split_once(':') {
+                return Err(Failure::usage(format!(
+                    "{name} is one of the files of {model}, which are removed together: name {model}, or delete the file in {}",
+                    dir.display()
+                )));
+            }
             let files = listed.iter().filter(|model| model.path.starts_with(&dir));
             let bytes = files.map(|model| model.bytes).sum();
             return Ok(Self { name, dir, bytes });
         }
+        let foreign = |whose: &str| {
+            format!(
+                "{name} lies in {whose}, which Paceline only reads; remove it by the program that fetched it"
+            )
+        };
         Err(Failure::usage(match listed.first().map(|model| model.kind) {
-            Some(CheckpointKind::HubCache { .. }) => format!(
-                "{name} lies in the cache of the Hugging Face libraries, which Paceline only reads; remove it by the program that fetched it"
-            ),
+            Some(CheckpointKind::HubCache { .. }) => {
+                foreign("the cache of the Hugging Face libraries")
+            }
+            Some(CheckpointKind::Ollama) => foreign("Ollama's folder"),
+            Some(CheckpointKind::LmStudio) => foreign("LM Studio's folder"),
             Some(_) => format!("{name} is a part of the installation and cannot be removed"),
             None => format!(
                 "expected a model that `paceline models` lists, found none of the name {name}"
@@ -85,7 +104,12 @@ impl RemovedModel {
     fn check_unserved(&self, status: &ServiceStatus) -> Result<(), Failure> {
         let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let dir = real(&self.dir);
-        let serves = |model: &String| real(Path::new(model)).starts_with(&dir);
+        // The directory that stands for a GGUF file has links to its parts.
+        let serves = |model: &String| {
+            let links = fs::read_dir(model).into_iter().flatten().flatten();
+            let mut paths = links.map(|link| link.path()).chain([PathBuf::from(model)]);
+            paths.any(|path| real(&path).starts_with(&dir))
+        };
         let mut processes = status.processes().into_iter();
         match processes.find(|(_, process)| process.model.as_ref().is_some_and(serves)) {
             Some((process, _)) => Err(Failure::refused_here(format!(
@@ -162,6 +186,36 @@ mod tests {
         for name in ["org/a", "org--b", "../models", "", "org/b/c1", "demo-target"] {
             RemovedModel::find(name, &places).expect_err("not a pulled model");
         }
+    }
+
+    #[test]
+    fn the_gguf_files_of_a_model_are_removed_together_and_those_of_others_never() {
+        let (cache, places) = cache();
+        let own = places.own.clone().expect("set");
+        for file in ["org--g/c1/m-Q8_0.gguf", "org--g/c1/Q4_0/m-Q4_0.gguf"] {
+            fs::create_dir_all(own.join(file).parent().expect("above")).expect("made");
+            fs::write(own.join(file), "12345678").expect("written");
+        }
+        let lm_studio = cache.path().join("lmstudio");
+        fs::create_dir_all(lm_studio.join("a/b")).expect("made");
+        fs::write(lm_studio.join("a/b/m.gguf"), "x").expect("written");
+        let places = ModelPlaces { lm_studio: vec![lm_studio], ..places };
+        let found = RemovedModel::find("org/g", &places).expect("listed");
+        assert_eq!((&found.dir, found.bytes), (&own.join("org--g"), 16));
+        let refused = |name: &str| RemovedModel::find(name, &places).expect_err(name).message;
+        let words = "is one of the files of org/g, which are removed together: name org/g";
+        assert!(refused("org/g:m-Q8_0.gguf").contains(words));
+        let words = "lies in LM Studio's folder, which Paceline only reads";
+        assert!(refused("lmstudio:a/b").contains(words));
+        let derived = cache.path().join("gguf/m-Q8_0-0011");
+        fs::create_dir_all(&derived).expect("made");
+        symlink(own.join("org--g/c1/m-Q8_0.gguf"), derived.join("model.gguf")).expect("linked");
+        let target = ProcessReport {
+            model: Some(derived.display().to_string()),
+            ..ProcessReport::default()
+        };
+        let status = ServiceStatus { target, ..ServiceStatus::default() };
+        found.check_unserved(&status).expect_err("it is served");
     }
 
     #[test]

@@ -70,7 +70,7 @@ settings! {
     /// `[target]`: the model that is served.
     [target] TargetConfig {
         model: String = "smollm2".to_owned(), any, Service,
-            "directory, org/name of a hub that was pulled, a name of `paceline models --known`, demo-target or demo-vision (embedded); \"\" = smollm2, or demo-target if smollm2 is not here; ./org/name is a directory";
+            "directory, GGUF file, org/name or org/name:Q4_K_M of a hub that was pulled, ollama:NAME, lmstudio:PUBLISHER/REPO, a name of `paceline models --known`, demo-target or demo-vision (embedded); \"\" = smollm2, or demo-target if smollm2 is not here; ./org/name is a directory";
         device: Device = Device::Auto, any, Target,
             "auto | cpu | gpu";
         /// The supervisor sets the threads of the processes that it starts.

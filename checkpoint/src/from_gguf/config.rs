@@ -97,7 +97,7 @@ fn has_bias(gguf: &Gguf<'_>, roles: [&str; 2]) -> bool {
 }
 
 /// The type that has most of the model's numbers.
-fn most_used(gguf: &Gguf<'_>) -> &'static str {
+pub(super) fn most_used(gguf: &Gguf<'_>) -> &'static str {
     let numbers = |kind: BlockType| -> u64 {
         let same = gguf.tensors.iter().filter(|tensor| tensor.kind == kind);
         same.map(|tensor| tensor.bytes / kind.bytes() * kind.values()).sum()

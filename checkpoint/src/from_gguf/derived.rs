@@ -11,7 +11,6 @@
 //! KEY is a digest of what the content follows from: paths, sizes and times of the files, and
 //! [`VERSION`].
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,14 +21,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::TextFiles;
+use super::choice::{GgufModel, model_name};
+use super::config::most_used;
 use super::weights::ROPE_FACTORS;
-use crate::CheckpointError;
+use super::{GgufSource, TextFiles};
 use crate::files::{
     self, CONFIG, GENERATION_CONFIG, GGUF_NOTES, MAX_TEXT_BYTES, TOKENIZER, TOKENIZER_CONFIG,
     gguf_name,
 };
-use crate::gguf::{GgufFiles, PartName, broken, part_paths, stem};
+use crate::gguf::{GgufFiles, broken, part_paths, stem};
+use crate::{CheckpointError, ModelSummary};
 
 /// Version of what is made of a file. To be raised when the files of the same GGUF file change.
 const VERSION: u32 = 1;
@@ -38,8 +39,6 @@ const VERSION: u32 = 1;
 const KEY_BYTES: usize = 8;
 /// Most characters of a file's name in the name of its directory.
 const MAX_NAME_CHARS: usize = 96;
-/// Begin of the names of files with a vision tower, which belong to a model and are none.
-const TOWER: &str = "mmproj";
 
 /// Numbers directories that are made.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -59,12 +58,9 @@ pub fn first_file(path: &Path) -> Option<PathBuf> {
     if names.iter().any(|name| name.ends_with(".safetensors")) {
         return None;
     }
-    let models = names.iter().filter(|name| stem(name).is_some() && !name.starts_with(TOWER));
-    // The parts of a split model have the same first part.
-    let first = |name: &String| PartName::of(name).map_or(name.clone(), |part| part.with_number(1));
-    let models: BTreeSet<String> = models.map(first).collect();
+    let models = GgufModel::among(names.into_iter().map(|name| (name, None)));
     let mut models = models.into_iter();
-    models.next().filter(|_| models.next().is_none()).map(|name| path.join(name))
+    models.next().filter(|_| models.next().is_none()).map(|model| path.join(model.name))
 }
 
 /// Whether a directory stands for a GGUF file.
@@ -78,6 +74,15 @@ pub(crate) fn is_derived(dir: &Path) -> bool {
 /// # Errors
 /// A part is missing, the model cannot be served, or the directory cannot be written.
 pub fn prepare(gguf: &Path, root: &Path) -> Result<PathBuf, CheckpointError> {
+    prepare_source(&GgufSource { name: None, path: gguf.to_path_buf(), notes: vec![] }, root)
+}
+
+/// [`prepare`] for a file whose name says nothing of the model.
+///
+/// # Errors
+/// As [`prepare`].
+pub(crate) fn prepare_source(source: &GgufSource, root: &Path) -> Result<PathBuf, CheckpointError> {
+    let gguf = source.path.as_path();
     let parts = part_paths(gguf)?;
     let parts = parts
         .iter()
@@ -85,7 +90,7 @@ pub fn prepare(gguf: &Path, root: &Path) -> Result<PathBuf, CheckpointError> {
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     let beside = gguf.with_file_name(CONFIG);
     let beside = Some(beside).filter(|path| path.is_file());
-    let name = directory_name(gguf, &parts, beside.as_deref())?;
+    let name = directory_name(source, &parts, beside.as_deref())?;
     let dir = root.join(&name);
     if is_whole(&dir, parts.len()) {
         return Ok(dir);
@@ -93,7 +98,8 @@ pub fn prepare(gguf: &Path, root: &Path) -> Result<PathBuf, CheckpointError> {
     let files = GgufFiles::open(gguf)?;
     let read = files.read(ROPE_FACTORS)?;
     let beside = beside.as_deref().map(json).transpose()?;
-    let texts = TextFiles::of(&read, beside.as_ref()).map_err(|error| broken(gguf, &error))?;
+    let mut texts = TextFiles::of(&read, beside.as_ref()).map_err(|error| broken(gguf, &error))?;
+    texts.notes.extend_from_slice(&source.notes);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let made = root.join(format!(".{name}.{}-{number}", std::process::id()));
     let placed = write(&made, texts, &parts).and_then(|()| place(&made, &dir, parts.len()));
@@ -116,7 +122,7 @@ fn is_whole(dir: &Path, parts: usize) -> bool {
 
 /// `NAME-KEY`.
 fn directory_name(
-    gguf: &Path,
+    source: &GgufSource,
     parts: &[PathBuf],
     beside: Option<&Path>,
 ) -> Result<String, CheckpointError> {
@@ -129,18 +135,25 @@ fn directory_name(
             hasher.update(number.to_le_bytes());
         }
     }
+    source.notes.iter().for_each(|note| hasher.update(note));
     let digest = hasher.finalize();
     let key: String = digest.iter().take(KEY_BYTES).map(|byte| format!("{byte:02x}")).collect();
-    let file = gguf.file_name().unwrap_or_default().to_string_lossy();
+    let file = source.path.file_name().unwrap_or_default().to_string_lossy();
+    let name = source.name.as_deref().unwrap_or_else(|| model_name(&file));
     let is_plain = |one: char| one.is_ascii_alphanumeric() || matches!(one, '-' | '_' | '.');
-    let name = model_name(&file).trim_start_matches('.').chars().take(MAX_NAME_CHARS);
+    let name = name.trim_start_matches('.').chars().take(MAX_NAME_CHARS);
     let name: String = name.map(|one| if is_plain(one) { one } else { '-' }).collect();
     Ok(format!("{name}-{key}"))
 }
 
-/// The name of the model in a file of this name: without the ending and the number of the part.
-pub(crate) fn model_name(file: &str) -> &str {
-    PartName::of(file).map(|part| part.name).or_else(|| stem(file)).unwrap_or(file)
+/// Architecture and usual type of the tensors of a GGUF file, the first one of a split model. What cannot
+/// be read is left out.
+pub(crate) fn summary(gguf: &Path) -> ModelSummary {
+    let unread = ModelSummary { family: None, quantization: Some("GGUF".to_owned()) };
+    let Ok(files) = GgufFiles::open(gguf) else { return unread };
+    let Ok(read) = files.read(ROPE_FACTORS) else { return unread };
+    let family = read.metadata.text("general.architecture").ok().map(str::to_owned);
+    ModelSummary { family, quantization: Some(format!("GGUF {}", most_used(&read))) }
 }
 
 /// The JSON in a file.

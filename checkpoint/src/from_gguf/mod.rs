@@ -6,10 +6,12 @@
 //! weights · rope · config  names and forms of tensors; scaling of rotations; config.json
 //! vocabulary · pieces · pre_tokenizer · tokenizer
 //!                          tokens; merges by scores; cuts by name; the files of the tokenizer
+//! choice                   the models among files, and which of them a name chooses
 //! derived                  the directory that stands for a file, which all other parts of Paceline read
 //! ```
 
 mod architecture;
+mod choice;
 mod config;
 mod derived;
 mod notes;
@@ -23,18 +25,33 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::error::FormatError;
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, Metadata};
 use architecture::Architecture;
 use notes::Notes;
 use tokenizer::TokenizerFiles;
 
-pub(crate) use derived::{file_of_name, model_name};
+pub use choice::GgufModel;
+pub(crate) use choice::model_name;
+pub(crate) use derived::{file_of_name, prepare_source, summary};
 pub use derived::{first_file, prepare};
 pub(crate) use weights::ROPE_FACTORS;
 pub use weights::{GgufWeight, RowOrder, StoredForm, weights};
+
+/// A GGUF file, the first one of a split model, and what is known of it beside its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GgufSource {
+    /// Name of the model; `None`: the file's without its ending.
+    pub(crate) name: Option<String>,
+    /// Path of the file.
+    pub(crate) path: PathBuf,
+    /// Sentences that belong to the notes.
+    pub(crate) notes: Vec<String>,
+}
 
 /// The JSON files that a GGUF file becomes.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +101,28 @@ impl TextFiles {
         // A file whose tensors cannot be served is refused before anything is made of it.
         weights::weights(gguf).map(|_| texts)
     }
+}
+
+/// The config.json of a model that is still on a hub, by what is before the data of its first file of
+/// `bytes` bytes. The scaling of rotations may be missing, which no size depends on.
+///
+/// # Errors
+/// The head is not whole, or the file is refused. Of a split one the metadata alone is checked.
+pub fn config_of_head(
+    head: &[u8],
+    bytes: u64,
+    beside: Option<&Value>,
+) -> Result<Value, FormatError> {
+    let mut gguf = Gguf::read_head(head, bytes)?;
+    // The numbers of this tensor are among the data.
+    gguf.tensors.retain(|tensor| tensor.name != ROPE_FACTORS);
+    let parts = gguf.metadata.optional("split.count", Metadata::count)?;
+    if parts.is_none_or(|parts| parts <= 1) {
+        return TextFiles::of(&gguf, beside).map(|texts| texts.config);
+    }
+    let architecture = Architecture::of(&gguf.metadata)?;
+    let (layers, width) = (config::layers(&architecture)?, architecture.count("embedding_length")?);
+    config::config(&gguf, &architecture, &mut Notes::of(beside, layers, width)).map(Value::Object)
 }
 
 fn without_nulls(object: Value) -> Value {

@@ -16,7 +16,7 @@ use crate::files;
 /// End of the names of GGUF files.
 const ENDING: &str = ".gguf";
 /// Most parts of a model: the largest published ones have some 100.
-const MAX_PARTS: usize = 1_000;
+pub(crate) const MAX_PARTS: usize = 1_000;
 /// Bytes of a file that are read at first. Eight times as many follow while its head is longer. The
 /// vocabularies of the largest models take some 16 MiB.
 const FIRST_BYTES: u64 = 1 << 20;

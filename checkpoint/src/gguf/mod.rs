@@ -22,7 +22,7 @@ use std::fmt::Display;
 
 pub use blocks::{BlockType, expand};
 pub use files::{GgufFile, GgufFiles, part_paths};
-pub(crate) use files::{PartName, broken, stem};
+pub(crate) use files::{MAX_PARTS, PartName, broken, stem};
 pub(crate) use tensors::Tensor;
 
 use crate::error::{FormatError, shown};

@@ -100,7 +100,7 @@ impl FromStr for ModelName {
 }
 
 /// Bytes in the decimal units of downloads.
-fn decimal(bytes: u64) -> String {
+pub(crate) fn decimal(bytes: u64) -> String {
     match bytes {
         0..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
         _ => format!("{:.1} GB", bytes as f64 / 1e9),

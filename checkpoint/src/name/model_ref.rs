@@ -3,6 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::embedded::EmbeddedModel;
+use super::foreign::ForeignName;
 use super::known::SMOLLM2;
 use super::model_name::ModelName;
 use crate::gguf::stem;
@@ -18,6 +19,8 @@ pub enum ModelRef {
     BelowHome(PathBuf),
     /// The small language model of [`SMOLLM2`], which empty text means, too.
     Smollm2,
+    /// A model that another program fetched.
+    Foreign(ForeignName),
     /// A model of a hub, by its name there or by the short name of a known one.
     Named(ModelName),
     /// One word, or a path of three words or more, that is a directory only if it exists. Three words
@@ -34,6 +37,9 @@ impl ModelRef {
         }
         if let Some(model) = EmbeddedModel::named(text) {
             return Self::Embedded(model);
+        }
+        if let Some(name) = ForeignName::of(text) {
+            return Self::Foreign(name);
         }
         if text == "~" {
             return Self::BelowHome(PathBuf::new());
@@ -71,15 +77,30 @@ impl ModelRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::ForeignProgram;
 
     #[test]
     fn two_or_three_words_are_a_hubs_name() {
         let name = |text: &str| ModelRef::parse(text).hub_name().map(|name| name.to_string());
         assert_eq!(name("org/name/dflash").as_deref(), Some("org/name/dflash"));
         assert_eq!(name("org/name").as_deref(), Some("org/name"));
+        assert_eq!(name("org/name:Q4_K_M").as_deref(), Some("org/name:Q4_K_M"));
+        assert_eq!(name("org/name/dflash:q.gguf").as_deref(), Some("org/name/dflash:q.gguf"));
         assert_eq!(name("qwen3-4b").as_deref(), Some("mlx-community/Qwen3-4B-4bit"));
-        for text in ["word", "a/b/c/d", "./org/name/dflash", "/org/name", "~/x", "", "demo-target"]
-        {
+        for text in [
+            "word",
+            "a/b/c/d",
+            "./org/name/dflash",
+            "/org/name",
+            "~/x",
+            "",
+            "demo-target",
+            "ollama:x/y",
+            "lmstudio:x/y",
+            "x:Q8_0",
+            "org/name:",
+            "qwen3-4b:Q8_0",
+        ] {
             assert_eq!(name(text), None, "{text}");
         }
     }
@@ -87,6 +108,8 @@ mod tests {
     #[test]
     fn a_setting_is_a_directory_a_name_or_nothing() {
         let directory = |path: &str| ModelRef::Directory(path.into());
+        let foreign =
+            |program, name: &str| ModelRef::Foreign(ForeignName { program, name: name.to_owned() });
         for (text, expected) in [
             ("", ModelRef::Smollm2),
             ("smollm2", ModelRef::Smollm2),
@@ -106,6 +129,11 @@ mod tests {
             ("org/name/", ModelRef::DirectoryIfThere("org/name/".into())),
             ("q4.gguf", ModelRef::DirectoryIfThere("q4.gguf".into())),
             ("models/q4.gguf", directory("models/q4.gguf")),
+            ("org/name:q4.gguf", ModelRef::Named("org/name:q4.gguf".parse().expect("a name"))),
+            ("ollama:coder:1.5b", foreign(ForeignProgram::Ollama, "coder:1.5b")),
+            ("ollama:", foreign(ForeignProgram::Ollama, "")),
+            ("lmstudio:a/b/q.gguf", foreign(ForeignProgram::LmStudio, "a/b/q.gguf")),
+            ("./ollama:coder", directory("./ollama:coder")),
             ("org/name-GGUF", ModelRef::Named("org/name-GGUF".parse().expect("a name"))),
         ] {
             assert_eq!(ModelRef::parse(text), expected, "{text}");

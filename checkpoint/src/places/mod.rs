@@ -1,4 +1,5 @@
-//! The places where models lie: the user's cache, where `paceline pull` puts them, and the cache of the Hugging Face libraries, which is only read.
+//! The places where models lie: the user's cache, where `paceline pull` puts them, and folders of other
+//! programs, which are only read: the cache of the Hugging Face libraries, Ollama's and LM Studio's.
 //!
 //! ```text
 //! <user cache>/paceline/models/smollm2/                  config.json, …
@@ -8,23 +9,36 @@
 //! <user cache>/paceline/gguf/NAME-KEY/                   stands for a GGUF file, which lies anywhere
 //! $HF_HOME/hub/models--org--name/snapshots/<commit>/     config.json, …, links to blobs
 //! $HF_HOME/hub/models--org--name/refs/main               the commit, as text
+//! $OLLAMA_MODELS/manifests/…                             see `ollama`
+//! ~/.lmstudio/models/PUBLISHER/REPOSITORY/               GGUF files, or config.json, …
 //! ```
 
+mod listed;
+mod lm_studio;
+mod ollama;
 mod user;
 
 use std::path::{Component, Path, PathBuf};
 
+pub use listed::{CheckpointKind, ListedCheckpoint};
 pub use user::{cache_dir, home_dir, xdg};
 
 use crate::files::{self, CONFIG, WeightFiles};
-use crate::from_gguf::{self, prepare};
+use crate::from_gguf::{self, GgufModel, GgufSource, prepare_source};
 use crate::gguf::{part_paths, stem};
-use crate::name::{EMBEDDED, EmbeddedModel, KnownModel, ModelName, ModelRef, SMOLLM2};
+use crate::name::{
+    EMBEDDED, EmbeddedModel, ForeignName, ForeignProgram, KnownModel, ModelName, ModelRef, SMOLLM2,
+    decimal,
+};
 use crate::{CheckpointError, ShardIndex};
+use listed::{directories, file_name};
+use lm_studio::LmStudioModel;
 
 /// Link to the revision of a pulled model that its name stands for.
 pub const CURRENT: &str = "current";
 
+/// Folder of the models of an Ollama that a service manager of Linux runs as a user of its own.
+const OLLAMA_SERVICE: &str = "/usr/share/ollama/.ollama/models";
 /// Files of adapters: of the package PEFT, and of mlx-lm.
 const ADAPTER: [&str; 3] =
     ["adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"];
@@ -47,6 +61,9 @@ pub enum ModelNotFound {
     /// A model that is not there, or a path with something else, and what to do.
     #[error("{0}")]
     Unusable(String),
+    /// Several GGUF files, of which a name means none or several, and what to do.
+    #[error("{0}")]
+    Unchosen(String),
     /// A GGUF file that is no whole model, or one that is not served.
     #[error(transparent)]
     Gguf(#[from] CheckpointError),
@@ -61,6 +78,10 @@ pub struct ModelPlaces {
     pub hub_cache: Option<PathBuf>,
     /// The user's home.
     pub home: Option<PathBuf>,
+    /// Ollama's folders of models.
+    pub ollama: Vec<PathBuf>,
+    /// LM Studio's folders of models.
+    pub lm_studio: Vec<PathBuf>,
 }
 
 impl ModelPlaces {
@@ -77,7 +98,17 @@ impl ModelPlaces {
             absolute("HF_HOME").or_else(|| cache.map(|cache| cache.join("huggingface")))
         };
         let hub_cache = absolute("HF_HUB_CACHE").or_else(|| Some(hub_home()?.join("hub")));
-        Self { own: user::cache_dir().map(|cache| cache.join("paceline/models")), hub_cache, home }
+        let below_home = |folders: &[&str]| -> Vec<PathBuf> {
+            let home = home.iter();
+            home.flat_map(|home| folders.iter().map(|folder| home.join(folder))).collect()
+        };
+        let ollama = absolute("OLLAMA_MODELS").map_or_else(
+            || [below_home(&[".ollama/models"]), vec![OLLAMA_SERVICE.into()]].concat(),
+            |dir| vec![dir],
+        );
+        let lm_studio = below_home(&[".lmstudio/models", ".cache/lm-studio/models"]);
+        let own = user::cache_dir().map(|cache| cache.join("paceline/models"));
+        Self { own, hub_cache, home, ollama, lm_studio }
     }
 
     /// Directory of the pulled revisions of a model.
@@ -124,7 +155,19 @@ impl ModelPlaces {
                     ))),
                 }
             }
+            ModelRef::Foreign(name) => self.foreign(name),
             ModelRef::Named(name) => self.named(name),
+        }
+    }
+
+    /// A model that another program fetched.
+    fn foreign(&self, name: &ForeignName) -> Result<PathBuf, ModelNotFound> {
+        match name.program {
+            ForeignProgram::Ollama => self.derived(&ollama::find(&self.ollama, &name.name)?),
+            ForeignProgram::LmStudio => match lm_studio::find(&self.lm_studio, &name.name)? {
+                LmStudioModel::Directory(dir) => Ok(dir),
+                LmStudioModel::Gguf(path) => self.of_file(path),
+            },
         }
     }
 
@@ -144,7 +187,10 @@ impl ModelPlaces {
         let repository =
             if path.ends_with("snapshots") { path.parent() } else { Some(path.as_path()) };
         let found = match repository.filter(|dir| dir.join("snapshots").is_dir()) {
-            Some(repository) => match whole_snapshot(repository, None) {
+            Some(repository) => match snapshots(repository, None)
+                .into_iter()
+                .find(|dir| missing_files(dir).is_empty())
+            {
                 Some(dir) => return self.settled(dir),
                 None => Some((
                     "a repository of a hub's cache with no whole model in its snapshots".to_owned(),
@@ -161,22 +207,51 @@ impl ModelPlaces {
 
     /// A path that is there, or the directory that stands for the GGUF file that it means.
     fn settled(&self, path: PathBuf) -> Result<PathBuf, ModelNotFound> {
-        let Some(file) = from_gguf::first_file(&path) else { return Ok(path) };
+        from_gguf::first_file(&path).map_or(Ok(path), |file| self.of_file(file))
+    }
+
+    /// The directory that stands for a GGUF file, which is named by it.
+    fn of_file(&self, path: PathBuf) -> Result<PathBuf, ModelNotFound> {
+        self.derived(&GgufSource { name: None, path, notes: vec![] })
+    }
+
+    /// The directory that stands for a GGUF file.
+    fn derived(&self, source: &GgufSource) -> Result<PathBuf, ModelNotFound> {
         let own = self.own.as_ref().ok_or_else(|| {
-            let place = file.display();
+            let place = source.path.display();
             ModelNotFound::Unusable(format!(
                 "expected a cache directory for what is made of {place}, found none: set $HOME"
             ))
         })?;
-        Ok(prepare(&file, &own.with_file_name("gguf"))?)
+        Ok(prepare_source(source, &own.with_file_name("gguf"))?)
     }
 
-    /// The current revision that was pulled, else the snapshot that the Hugging Face libraries use.
+    /// The current revision that was pulled, else the snapshot that the Hugging Face libraries use. With
+    /// a choice its GGUF file in the first of all revisions that has it.
     fn named(&self, name: &ModelName) -> Result<PathBuf, ModelNotFound> {
         let current = self.of_model(name).and_then(|dir| dir.join(CURRENT).canonicalize().ok());
-        let current = current.filter(|dir| missing_files(dir).is_empty());
-        if let Some(dir) = current.or_else(|| self.snapshot(name)) {
-            return self.settled(dir);
+        if name.choice().is_none() {
+            let whole = current.clone().filter(|dir| is_one_model(dir));
+            if let Some(dir) = whole.or_else(|| self.snapshot(name)) {
+                return self.settled(dir);
+            }
+        }
+        let mut seen = None;
+        for dir in current.into_iter().chain(self.snapshots(name)) {
+            let models = GgufModel::in_directory(&dir);
+            let chosen = match name.choice() {
+                Some(choice) => GgufModel::chosen(&models, choice),
+                None => models.iter().collect(),
+            };
+            if let [one] = chosen.as_slice() {
+                return self.of_file(dir.join(&one.name));
+            }
+            if !models.is_empty() && seen.is_none() {
+                seen = Some(models);
+            }
+        }
+        if let Some(models) = seen {
+            return Err(ModelNotFound::Unchosen(not_chosen(name, &models)));
         }
         let hint = match Path::new(&name.to_string()).is_dir() {
             true => format!(", or write ./{name} for the directory of that name"),
@@ -189,12 +264,17 @@ impl ModelPlaces {
         )))
     }
 
-    /// The whole snapshot of `refs/main`, else the newest whole one. Of a model in a folder of its
-    /// repository, that folder.
+    /// The first of [`ModelPlaces::snapshots`] that has one model.
     fn snapshot(&self, name: &ModelName) -> Option<PathBuf> {
-        let repository = name.repository().folder();
-        let model = self.hub_cache.as_ref()?.join(format!("models--{repository}"));
-        whole_snapshot(&model, name.subfolder())
+        self.snapshots(name).into_iter().find(|dir| is_one_model(dir))
+    }
+
+    /// The snapshots of a model that the Hugging Face libraries have. Of a model in a folder of its
+    /// repository, that folder.
+    fn snapshots(&self, name: &ModelName) -> Vec<PathBuf> {
+        let folder = format!("models--{}", name.repository().folder());
+        let repository = self.hub_cache.as_ref().map(|cache| cache.join(folder));
+        repository.map_or_else(Vec::new, |repository| snapshots(&repository, name.subfolder()))
     }
 
     fn shown(&self, below: &str) -> String {
@@ -227,91 +307,79 @@ impl ModelPlaces {
             let folder = file_name(&dir);
             let name = folder.strip_prefix("models--").and_then(ModelName::of_folder);
             let Some(name) = name else { continue };
+            let with_files = |dir: &PathBuf| !GgufModel::in_directory(dir).is_empty();
             let current = self.snapshot(&name);
+            let current = current.or_else(|| self.snapshots(&name).into_iter().find(with_files));
             for snapshot in directories(&dir.join("snapshots")) {
-                let (text, revision) = (name.to_string(), Some(file_name(&snapshot)));
+                let (text, commit) = (name.to_string(), file_name(&snapshot));
                 let is_current = current.as_ref() == Some(&snapshot);
                 let kind = CheckpointKind::HubCache { is_current };
-                let one = ListedCheckpoint::of(text, kind, revision, snapshot);
+                let all = ListedCheckpoint::all_in(&text, ':', kind, Some(&commit), &snapshot);
                 // A snapshot without a configuration is of a tokenizer, or of another kind of model.
-                listed.extend(Some(one).filter(|one| one.path.join(CONFIG).is_file()));
+                listed.extend(all.into_iter().filter(ListedCheckpoint::is_model));
             }
         }
+        listed.extend(ollama::list(&self.ollama));
+        listed.extend(lm_studio::list(&self.lm_studio));
         listed
     }
 }
 
-/// The whole snapshot of `refs/main` in a repository of a hub's cache, else the newest whole one. With
-/// `subfolder` that folder of it.
-fn whole_snapshot(repository: &Path, subfolder: Option<&str>) -> Option<PathBuf> {
+/// The snapshots in a repository of a hub's cache: that of `refs/main`, then the others, the newest one
+/// first. With `subfolder` that folder of each.
+fn snapshots(repository: &Path, subfolder: Option<&str>) -> Vec<PathBuf> {
     let snapshots = repository.join("snapshots");
     let inner = |dir: PathBuf| subfolder.map_or(dir.clone(), |folder| dir.join(folder));
-    let whole = |dir: &PathBuf| missing_files(dir).is_empty();
     let main = files::read(&repository.join("refs/main"), MAX_REVISION_BYTES)
         .ok()
         .and_then(|text| String::from_utf8(text).ok())
         .map(|commit| commit.trim().to_owned())
         .filter(|commit| is_plain(commit))
         .map(|commit| inner(snapshots.join(commit)));
-    main.filter(whole).or_else(|| {
-        let there = directories(&snapshots).into_iter().map(inner).filter(whole);
-        there.max_by_key(|dir| dir.metadata().and_then(|meta| meta.modified()).ok())
-    })
+    let mut others: Vec<PathBuf> = directories(&snapshots).into_iter().map(inner).collect();
+    let changed = |dir: &PathBuf| dir.metadata().and_then(|meta| meta.modified()).ok();
+    others.sort_by_key(|dir| std::cmp::Reverse(changed(dir)));
+    others.retain(|dir| Some(dir) != main.as_ref());
+    main.into_iter().chain(others).collect()
+}
+
+/// Whether a directory has a whole checkpoint in safetensors, or one GGUF file and no further ones in its
+/// folders.
+fn is_one_model(dir: &Path) -> bool {
+    let is_gguf = from_gguf::first_file(dir).is_some();
+    missing_files(dir).is_empty() && !(is_gguf && GgufModel::in_directory(dir).len() > 1)
+}
+
+/// Why none of these GGUF files is the one that a name means, and what to do.
+fn not_chosen(name: &ModelName, models: &[GgufModel]) -> String {
+    let (list, place) = (GgufModel::list(models, decimal), name.without_choice());
+    let example = models.first().map_or("", |model| model.choice(models));
+    match name.choice().map(|choice| (choice, GgufModel::chosen(models, choice).len())) {
+        None => format!(
+            "{place} has {} GGUF files on this machine: {list}; choose one, as {place}:{example}",
+            models.len()
+        ),
+        Some((choice, 0)) => format!(
+            "{place} has no GGUF file {choice} on this machine; it has {list}; run `paceline pull {name}`, or choose one of these, as {place}:{example}"
+        ),
+        Some((choice, several)) => format!(
+            "{choice} means {several} GGUF files of {place} on this machine; it has {list}; write the whole name of one, as {place}:{}",
+            models.first().map_or("", GgufModel::file)
+        ),
+    }
 }
 
 /// The revisions of a pulled model.
 fn pulled(name: &ModelName, dir: &Path) -> Vec<ListedCheckpoint> {
     let current = dir.join(CURRENT).canonicalize().ok();
     let listed = directories(dir).into_iter().filter(|revision| file_name(revision) != CURRENT);
-    let listed = listed.map(|revision| {
+    let listed = listed.flat_map(|revision| {
         let is_current = revision.canonicalize().ok() == current;
         let kind = CheckpointKind::Pulled { is_current };
-        ListedCheckpoint::of(name.to_string(), kind, Some(file_name(&revision)), revision)
+        let commit = file_name(&revision);
+        ListedCheckpoint::all_in(&name.to_string(), ':', kind, Some(&commit), &revision)
     });
     listed.collect()
-}
-
-/// How a model came to this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointKind {
-    /// With the programs.
-    Embedded,
-    /// By `paceline pull smollm2`.
-    Smollm2,
-    /// By `paceline pull`.
-    Pulled {
-        /// Whether the model's name stands for this revision.
-        is_current: bool,
-    },
-    /// By a library of Hugging Face.
-    HubCache {
-        /// Whether the model's name would stand for this revision if nothing was pulled.
-        is_current: bool,
-    },
-}
-
-/// A model of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedCheckpoint {
-    /// Name of the checkpoint in settings.
-    pub name: String,
-    /// How it came here.
-    pub kind: CheckpointKind,
-    /// Commit of the checkpoint on the hub.
-    pub revision: Option<String>,
-    /// Directory of the checkpoint.
-    pub path: PathBuf,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Files that it needs and lacks.
-    pub missing: Vec<String>,
-}
-
-impl ListedCheckpoint {
-    fn of(name: String, kind: CheckpointKind, revision: Option<String>, path: PathBuf) -> Self {
-        let (bytes, missing) = (bytes_below(&path), missing_files(&path));
-        Self { name, kind, revision, path, bytes, missing }
-    }
 }
 
 /// The shortest name by which a pull knows this model.
@@ -404,42 +472,6 @@ fn other_kind(path: &Path) -> Option<(String, &'static str)> {
 fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
-}
-
-/// The directories in `dir` whose names do not begin with a dot, by name.
-fn directories(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| !file_name(path).starts_with('.') && path.is_dir())
-        .collect();
-    found.sort();
-    found
-}
-
-/// Bytes of the files below `dir`, links followed for files alone.
-fn bytes_below(dir: &Path) -> u64 {
-    let (mut bytes, mut files, mut rest) = (0, 0, vec![dir.to_path_buf()]);
-    while let Some(dir) = rest.pop() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            files += 1;
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() && files < MAX_FILES => rest.push(entry.path()),
-                Ok(_) if files < MAX_FILES => {
-                    bytes += std::fs::metadata(entry.path())
-                        .ok()
-                        .filter(std::fs::Metadata::is_file)
-                        .map_or(0, |meta| meta.len());
-                }
-                _ => {}
-            }
-        }
-    }
-    bytes
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]

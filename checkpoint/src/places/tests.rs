@@ -3,6 +3,8 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
+mod programs;
+
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 struct Machine {
@@ -19,6 +21,11 @@ impl Machine {
             own: Some(root.join("cache/paceline/models")),
             hub_cache: Some(root.join("hf/hub")),
             home: Some(root.join("home")),
+            ollama: vec![root.join("home/.ollama/models"), root.join("service/models")],
+            lm_studio: vec![
+                root.join("home/.lmstudio/models"),
+                root.join("home/.cache/lm-studio/models"),
+            ],
         };
         Self { dir, places }
     }

@@ -12,6 +12,7 @@ use paceline_vocabulary::Products;
 use safetensors::tensor::Dtype;
 
 use crate::families::{Family, Sizes};
+use crate::gguf::BlockType;
 use crate::kv_sizes::{KvSizes, MOST_ROWS};
 use crate::{CheckpointError, ConfigJson, KvHeads, Quantization, RecurrentSizes, Tensors};
 
@@ -188,7 +189,12 @@ impl CheckpointPlan {
         let PlanOptions { device, keep_quantized, .. } = *options;
         let forms = WeightForms::of(config, device, keep_quantized, Products::Float)?;
         let stored = stored_float_bytes(config)?;
-        let storage = StoragePlan::of_bytes(weight_bytes, stored, &forms, None);
+        let blocks = config.optional::<String>("gguf_type")?;
+        let blocks = BlockType::ALL.into_iter().find(|kind| Some(kind.name()) == blocks.as_deref());
+        let storage = match blocks.filter(|kind| kind.is_quantized()) {
+            Some(kind) => StoragePlan::of_block_bytes(weight_bytes, kind, &forms),
+            None => StoragePlan::of_bytes(weight_bytes, stored, &forms, None),
+        };
         let number_bytes = if forms.precision == Precision::Float32 { 4 } else { stored };
         let mut plan = Self::sized(config, Family::of(config)?, storage, number_bytes)?;
         plan.notes.push("the weights' headers are not known, so their memory is estimated".into());

@@ -178,6 +178,16 @@ impl StoragePlan {
         Self { formats: vec![all] }
     }
 
+    /// The plan of a GGUF file of `bytes` bytes of which the type of most tensors alone is known.
+    pub fn of_block_bytes(bytes: u64, kind: BlockType, forms: &WeightForms) -> Self {
+        let parameters = (bytes / kind.bytes()).saturating_mul(kind.values());
+        let Used { format, parameters, disk_bytes, memory_bytes } =
+            Used::of_blocks(parameters, bytes, kind, forms);
+        let all =
+            FormatUse { format, parameters, disk_bytes, memory_bytes, ..FormatUse::default() };
+        Self { formats: vec![all] }
+    }
+
     /// The tensors of both plans.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
@@ -258,7 +268,10 @@ impl Used {
 
     /// The blocks of a GGUF file. On a GPU they become affine numbers of about as many bytes.
     fn blocks(entry: &TensorEntry, kind: BlockType, forms: &WeightForms) -> Self {
-        let (parameters, disk_bytes) = (entry.elements(), entry.bytes as u64);
+        Self::of_blocks(entry.elements(), entry.bytes as u64, kind, forms)
+    }
+
+    fn of_blocks(parameters: u64, disk_bytes: u64, kind: BlockType, forms: &WeightForms) -> Self {
         let (memory_bytes, note) = match forms.keeps_blocks() {
             true => (disk_bytes, ""),
             false => (parameters.saturating_mul(4), ", expanded to float32"),

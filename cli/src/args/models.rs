@@ -35,8 +35,8 @@ pub struct RmArgs {
 /// Arguments of `paceline inspect`
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The model: a directory, ORG/NAME of a hub, pulled or not, or the short name of a known or an
-    /// embedded model
+    /// The model: a directory or a GGUF file, ORG/NAME or ORG/NAME:Q4_K_M of a hub, pulled or not,
+    /// ollama:NAME, lmstudio:PUBLISHER/REPO, or the short name of a known or an embedded model
     #[arg(value_name = "DIR|NAME")]
     pub model: String,
     /// A drafter to check with it

@@ -182,6 +182,8 @@ impl Config {
             ModelRef::Named(_) => None,
             ModelRef::Embedded(model) => return model.name.to_owned(),
             ModelRef::Smollm2 => return SMOLLM2.to_owned(),
+            // The directory that stands for it has its name.
+            ModelRef::Foreign(_) => ModelPlaces::of_user().locate(&model).ok(),
             ModelRef::Directory(dir)
             | ModelRef::BelowHome(dir)
             | ModelRef::DirectoryIfThere(dir) => Some(dir),
@@ -205,6 +207,7 @@ fn drafter_place(places: &ModelPlaces, model: &str) -> PathBuf {
         ModelRef::BelowHome(path) => places.home.clone().unwrap_or_default().join(path),
         ModelRef::Directory(path) | ModelRef::DirectoryIfThere(path) => path,
         ModelRef::Embedded(model) => PathBuf::from(model.name),
+        ModelRef::Foreign(name) => PathBuf::from(name.to_string()),
     });
     std::path::absolute(&path).unwrap_or(path)
 }
