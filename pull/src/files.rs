@@ -20,6 +20,11 @@ pub(crate) fn is_weights(name: &str) -> bool {
     !is_small(name)
 }
 
+/// Whether a file is in the format GGUF, by its name.
+pub(crate) fn is_gguf(name: &str) -> bool {
+    name.len() > ".gguf".len() && name.to_ascii_lowercase().ends_with(".gguf")
+}
+
 /// Longest name of a revision.
 const LONGEST_REVISION: usize = 200;
 /// Longest part of a file's name: common file systems allow 255 bytes, and `.part` is added.

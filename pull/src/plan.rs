@@ -79,13 +79,18 @@ impl PullPlan {
     /// The plan of a model that is in this directory: nothing is to be fetched.
     pub(crate) fn of_whole(model: String, dir: &Path) -> Result<Self, PullError> {
         let path = dir.join(CONFIG);
-        let text =
-            files::read(&path, MAX_CONFIG_BYTES).map_err(|cause| PullError::at(&path, cause))?;
+        // A GGUF file has none.
+        let config = match path.is_file() {
+            true => files::read(&path, MAX_CONFIG_BYTES)
+                .map_err(|cause| PullError::at(&path, cause))
+                .and_then(|text| read_config(&text))?,
+            false => Value::Null,
+        };
         Ok(Self {
             model,
             directory: dir.display().to_string(),
             has_room: true,
-            config: read_config(&text)?,
+            config,
             ..Self::default()
         })
     }

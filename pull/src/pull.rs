@@ -3,24 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use paceline_checkpoint::files::{self, CONFIG, INDEX};
-use paceline_checkpoint::{ModelName, ModelPlaces, ModelRef, header, missing_files};
+use paceline_checkpoint::from_gguf::{GgufModel, config_of_head};
+use paceline_checkpoint::gguf::Gguf;
+use paceline_checkpoint::{ModelName, ModelNotFound, ModelPlaces, ModelRef, header, missing_files};
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::digest::Expected;
 use crate::download::{Download, fetched};
 use crate::error::PullError;
-use crate::files::{is_safe, is_weights};
+use crate::files::{is_gguf, is_safe, is_weights};
 use crate::hub::{RemoteFile, Revision};
-use crate::needed::{MAX_INDEX_BYTES, needed, total, weight_bytes};
+use crate::needed::{MAX_INDEX_BYTES, first_gguf, needed, total, weight_bytes};
 use crate::plan::{MAX_CONFIG_BYTES, PlannedFile, PlannedHeader, PullPlan, read_config};
 use crate::progress::{Progress, bytes};
-use crate::store::{ModelFolder, check_space, has_all, length, part_of};
+use crate::store::{ModelFolder, check_space, clear, has_all, length, part_of};
 
 /// Bytes of a file with weights that are asked for at first. Headers of most files are shorter.
 const USUAL_HEADER_BYTES: u64 = 1 << 18;
 
 /// Most bytes of the headers of all files: those of the largest models have some 20 MiB.
 const MAX_HEADERS_BYTES: usize = 64 << 20;
+/// Bytes of a GGUF file that are asked for, one number after the other until they have all that is before
+/// the data. Vocabularies of 150,000 tokens take 6 MiB, the largest 16 MiB.
+const GGUF_HEAD_BYTES: [u64; 2] = [8 << 20, 64 << 20];
 /// Most files whose headers are read: the largest models have some 200.
 const MAX_HEADERS: usize = 1_000;
 
@@ -34,7 +40,7 @@ pub(crate) struct Pull<'a> {
     pub(crate) allow_unverified: bool,
 }
 
-/// The directory of a model that is there, without asking the hub.
+/// The directory of a model that is there, without asking the hub; of a chosen GGUF file its path.
 ///
 /// # Errors
 /// It is not there, or not in this revision.
@@ -46,19 +52,31 @@ pub(crate) fn offline(
     let missing =
         || PullError::Offline { what: format!("{model} at {revision}"), model: model.to_string() };
     let named = places.of_model(model).map(|dir| dir.join(revision));
-    let whole = |dir: &PathBuf| dir.is_dir() && missing_files(dir).is_empty();
-    if let Some(dir) = named.filter(|_| is_safe(revision)).filter(whole) {
-        return Ok(dir);
+    let named = named.filter(|dir| is_safe(revision) && dir.is_dir());
+    let there = named.and_then(|dir| match model.choice() {
+        None => Some(dir).filter(|dir| missing_files(dir).is_empty()),
+        Some(choice) => {
+            let models = GgufModel::in_directory(&dir);
+            let chosen = GgufModel::chosen(&models, choice);
+            let whole = chosen.first().filter(|one| chosen.len() == 1 && one.bytes.is_some());
+            whole.map(|one| dir.join(&one.name))
+        }
+    });
+    if let Some(place) = there {
+        return Ok(place);
     }
     // What `main` is now only the hub knows; the revision that was pulled last stands for it.
     if revision != "main" {
         return Err(missing());
     }
-    places.locate(&ModelRef::Named(model.clone())).map_err(|_| missing())
+    places.locate(&ModelRef::Named(model.clone())).map_err(|error| match error {
+        ModelNotFound::Unchosen(what) => PullError::Unusable(what),
+        _ => missing(),
+    })
 }
 
 impl Pull<'_> {
-    /// Fetches a revision; returns its directory.
+    /// Fetches a revision; returns its directory, or its GGUF file, the first one of a split model.
     pub(crate) fn run(&self, revision: &str) -> Result<PathBuf, PullError> {
         let dir = self.places.of_model(&self.model).ok_or(PullError::NoCache)?;
         let revision = Revision::fetch(&self.client, &self.model, revision)?;
@@ -66,21 +84,25 @@ impl Pull<'_> {
         let folder = ModelFolder::open(dir, self.progress)?;
         let (part, whole) = (folder.part(commit)?, folder.revision(commit));
         let needed = self.needed(&revision, &part, &whole)?;
+        let place = |whole: PathBuf| match first_gguf(&needed) {
+            Some(file) => whole.join(&file.name),
+            None => whole,
+        };
         if has_all(&whole, needed.iter()) {
-            let _ = std::fs::remove_dir_all(&part);
+            clear(&part, &needed);
             folder.make_current(commit)?;
             self.progress.line(&format!("{} is there already: {commit}", self.model));
-            return Ok(whole);
+            return Ok(place(whole));
         }
         self.check_digests(&needed)?;
         self.fetch_all(&needed, commit, &part)?;
-        let whole = folder.publish(&part, commit)?;
+        let whole = folder.publish(&part, commit, &needed)?;
         self.progress.line(&format!("{} is there: {commit}", self.model));
         for other in folder.others(commit) {
             let dir = folder.revision(&other);
             self.progress.line(&format!("another revision stays: {}", dir.display()));
         }
-        Ok(whole)
+        Ok(place(whole))
     }
 
     /// The plan of a pull of this revision. Writes nothing. `with_headers`: a reader wants to know what the
@@ -99,9 +121,11 @@ impl Pull<'_> {
             bytes: file.size,
             there_bytes: if is_whole { file.size } else { fetched(&part, file) },
         });
-        let config = match revision.files.get(CONFIG) {
-            Some(file) => read(file, MAX_CONFIG_BYTES)?,
-            None => vec![],
+        let config = revision.files.get(CONFIG).filter(|file| needed.contains(file));
+        let config = config.map(|file| read_config(&read(file, MAX_CONFIG_BYTES)?)).transpose()?;
+        let config = match first_gguf(&needed).filter(|_| with_headers && !is_whole) {
+            Some(first) => self.gguf_config(first, &needed, &revision, config.as_ref())?,
+            None => config.unwrap_or_default(),
         };
         let headers = match with_headers && !is_whole {
             true => self.headers(&needed, &revision)?,
@@ -111,7 +135,7 @@ impl Pull<'_> {
             model: self.model.to_string(),
             revision: revision.commit,
             weight_bytes: weight_bytes(&needed),
-            config: read_config(&config)?,
+            config,
             headers,
             ..PullPlan::of_files(&self.client, &whole, files.collect(), 0)
         })
@@ -125,7 +149,8 @@ impl Pull<'_> {
         revision: &Revision,
     ) -> Result<Vec<PlannedHeader>, PullError> {
         let (mut headers, mut length) = (vec![], 0);
-        for file in needed.iter().filter(|file| is_weights(&file.name)) {
+        let with_header = |file: &&RemoteFile| is_weights(&file.name) && !is_gguf(&file.name);
+        for file in needed.iter().filter(with_header) {
             let header = match self.header(file, revision) {
                 Ok(header) => header,
                 // Weights that the hub refuses fail the fetch, and not its plan.
@@ -140,6 +165,40 @@ impl Pull<'_> {
             }
         }
         Ok(headers)
+    }
+
+    /// The config.json of a model in the format GGUF, by the metadata of its first file. Null if only its
+    /// other parts have what belongs to it.
+    fn gguf_config(
+        &self,
+        first: &RemoteFile,
+        needed: &[RemoteFile],
+        revision: &Revision,
+        beside: Option<&Value>,
+    ) -> Result<Value, PullError> {
+        let RemoteFile { name, size, .. } = first;
+        let is_split = needed.iter().filter(|file| is_gguf(&file.name)).count() > 1;
+        let mut problem = String::new();
+        for most in GGUF_HEAD_BYTES {
+            let url = self.client.endpoint().file(&self.model, &revision.commit, name);
+            let head = match self.client.first_bytes(url, most, name) {
+                // A file that the hub refuses fails the fetch, and not its plan.
+                Err(PullError::Status { .. }) => return Ok(Value::Null),
+                head => head?,
+            };
+            match config_of_head(&head, *size, beside) {
+                Ok(config) => return Ok(config),
+                Err(error) => problem = error.to_string(),
+            }
+            let is_all = (head.len() as u64) < most || Gguf::read_head(&head, *size).is_ok();
+            if is_all {
+                break;
+            }
+        }
+        match is_split {
+            true => Ok(Value::Null),
+            false => Err(PullError::Unusable(format!("{name}: GGUF: {problem}"))),
+        }
     }
 
     fn header(

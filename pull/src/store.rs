@@ -15,9 +15,11 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use paceline_checkpoint::CURRENT;
+use paceline_checkpoint::from_gguf::GgufModel;
 use paceline_system::platform::{self, free_bytes};
 
 use crate::error::PullError;
+use crate::files::is_gguf;
 use crate::hub::RemoteFile;
 use crate::progress::{Progress, bytes};
 
@@ -62,9 +64,29 @@ impl ModelFolder {
         Ok(part)
     }
 
-    /// Gives a revision that is whole its name, and makes it the current one.
-    pub(crate) fn publish(&self, part: &Path, commit: &str) -> Result<PathBuf, PullError> {
+    /// Gives a revision that is whole its name, and makes it the current one. The files `needed` are in
+    /// the folder `part`. With GGUF files they join the other files of their revision.
+    pub(crate) fn publish(
+        &self,
+        part: &Path,
+        commit: &str,
+        needed: &[RemoteFile],
+    ) -> Result<PathBuf, PullError> {
         let whole = self.revision(commit);
+        if has_gguf(needed) || !GgufModel::in_directory(&whole).is_empty() {
+            for RemoteFile { name, size, .. } in needed {
+                let place = whole.join(name);
+                if length(&place) != Some(*size) {
+                    let above = place.parent().unwrap_or(&whole);
+                    fs::create_dir_all(above).map_err(|cause| PullError::at(above, cause))?;
+                    let moved = fs::rename(part.join(name), &place);
+                    moved.map_err(|cause| PullError::at(&place, cause))?;
+                }
+            }
+            clear(part, needed);
+            self.make_current(commit)?;
+            return Ok(whole);
+        }
         if whole.exists() {
             // Files were missing or damaged in it. The fetched ones take their place.
             fs::remove_dir_all(&whole).map_err(|cause| PullError::at(&whole, cause))?;
@@ -89,6 +111,25 @@ impl ModelFolder {
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter(|name| !name.starts_with('.') && name != commit).collect()
     }
+}
+
+/// Removes what is not needed of the folder of a revision that is there. What was fetched of another GGUF
+/// file stays.
+pub(crate) fn clear(part: &Path, needed: &[RemoteFile]) {
+    if !has_gguf(needed) {
+        let _ = fs::remove_dir_all(part);
+        return;
+    }
+    for path in needed.iter().map(|file| part.join(&file.name)) {
+        let _ = fs::remove_file(&path);
+        // Only an empty folder is removed.
+        let _ = path.parent().map(fs::remove_dir);
+    }
+    let _ = fs::remove_dir(part);
+}
+
+fn has_gguf(needed: &[RemoteFile]) -> bool {
+    needed.iter().any(|file| is_gguf(&file.name))
 }
 
 /// The folder of a revision that is fetched into a model's folder.

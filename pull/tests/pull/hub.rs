@@ -204,7 +204,7 @@ impl Model {
             if self.undigested.contains(name) {
                 return format!(r#"{{"rfilename":{name:?},"size":{size}}}"#);
             }
-            if name.ends_with(".safetensors") {
+            if name.ends_with(".safetensors") || name.ends_with(".gguf") {
                 let sha = given.unwrap_or_else(|| hex(&Sha256::digest(content)));
                 return format!(
                     r#"{{"rfilename":{name:?},"size":{size},"blobId":"{COMMIT}","lfs":{{"sha256":"{sha}","size":{size}}}}}"#

@@ -1,5 +1,6 @@
 //! The program against a hub that the test runs.
 
+mod gguf;
 mod hub;
 mod machine;
 mod package;
