@@ -25,7 +25,7 @@ pub(crate) use decode::{brain, half};
 pub(crate) use delta::{DeltaFunctions, DeltaRow};
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Rotation};
-pub(crate) use quantized::{Factors, QuantizedWeight};
+pub(crate) use quantized::{Factors, QuantizedWeight, RUN};
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n ×
 /// k (`transposed`) or k × n.

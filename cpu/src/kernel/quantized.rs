@@ -22,6 +22,31 @@ pub(crate) enum Factors {
     Float32(*const f32),
     Float16(*const u16),
     Bfloat16(*const u16),
+    /// Runs of a float16 and a signed byte for each of the `codes` groups of 256 numbers: a factor is
+    /// their product. In tiles a run has the 16 columns' floats, then for each group their bytes.
+    Scaled {
+        place: *const i8,
+        codes: usize,
+    },
+}
+
+/// Numbers of a run of scaled factors.
+pub(crate) const RUN: usize = 256;
+
+impl Factors {
+    /// Scaled factor number `at`, of a matrix that does not lie in tiles.
+    ///
+    /// # Safety
+    /// There is one.
+    #[inline(always)]
+    unsafe fn scaled(place: *const i8, codes: usize, at: usize) -> f32 {
+        // SAFETY: the caller's.
+        unsafe {
+            let run = place.add(at / codes * (2 + codes));
+            let of_run = super::decode::half(run.cast::<u16>().read_unaligned());
+            of_run * f32::from(*run.add(2 + at % codes))
+        }
+    }
 }
 
 /// A matrix `[columns, k]` in groups of k: w = scale · q + bias.
@@ -31,7 +56,7 @@ pub(crate) struct QuantizedWeight {
     pub(crate) packed: *const u8,
     pub(crate) scales: Factors,
     pub(crate) biases: Factors,
-    /// Numbers that share a scale and a bias: 32 or a larger power of two that divides k.
+    /// Numbers that share a scale and a bias: 16 or a larger power of two that divides k.
     pub(crate) group: usize,
     /// 2, 3, 4, 5, 6 or 8.
     pub(crate) bits: usize,
@@ -68,11 +93,11 @@ const AHEAD: usize = 2048;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Whether `m` rows are multiplied by weights in registers. More than one block of rows would decode
+/// Whether `m` rows are multiplied by weights in registers, which takes groups of whole units. More than one block of rows would decode
 /// them once for each: expanding them costs less (measured on AVX-512: from 12 rows on, and 4 % more
 /// with 9 to 11).
-fn in_registers<D: Decode>(m: usize) -> bool {
-    m <= D::ROWS
+fn in_registers<D: Decode>(m: usize, weight: &QuantizedWeight) -> bool {
+    m <= D::ROWS && weight.group >= UNIT
 }
 
 /// Most rows of a block: those whose inputs leave the weights room in the first cache, which are read
@@ -125,13 +150,19 @@ impl NextFactors {
     /// Those of `weight` from a column on, which may lie behind the last.
     fn new(weight: &QuantizedWeight, groups: usize, column: usize) -> Self {
         let place = |factors: Factors| match factors {
-            Factors::Float32(place) => (place.wrapping_add(column * groups).cast::<u8>(), 4),
+            Factors::Float32(place) => {
+                (place.wrapping_add(column * groups).cast::<u8>(), 4 * groups)
+            }
             Factors::Float16(place) | Factors::Bfloat16(place) => {
-                (place.wrapping_add(column * groups).cast::<u8>(), 2)
+                (place.wrapping_add(column * groups).cast::<u8>(), 2 * groups)
+            }
+            Factors::Scaled { place, codes } => {
+                let bytes = groups / codes * (2 + codes);
+                (place.wrapping_add(column * bytes).cast::<u8>(), bytes)
             }
         };
-        let ((scales, size), (biases, _)) = (place(weight.scales), place(weight.biases));
-        Self { scales, biases, bytes: size * groups }
+        let ((scales, bytes), (biases, _)) = (place(weight.scales), place(weight.biases));
+        Self { scales, biases, bytes }
     }
 
     /// Asks for those of `count` columns, the one at `column` the first.
@@ -166,6 +197,11 @@ unsafe fn convert<D: Decode>(factors: Factors, from: usize, count: usize, to: *m
             Factors::Bfloat16(place) => {
                 for at in 0..count {
                     *to.add(at) = brain(*place.add(from + at));
+                }
+            }
+            Factors::Scaled { place, codes } => {
+                for at in 0..count {
+                    *to.add(at) = Factors::scaled(place, codes, from + at);
                 }
             }
             Factors::Float16(place) => {
@@ -206,10 +242,13 @@ unsafe fn expand<D: Decode, const BITS: usize>(
             let row = weight.packed.add((column + number) * (k / 8 * BITS));
             let to = to.add(number * k);
             for at in (0..k).step_by(UNIT) {
-                let group = number * factors.groups + at / weight.group;
-                let group = factors.group::<D, BITS>(group);
+                let first = number * factors.groups + at / weight.group;
+                let mut group = factors.group::<D, BITS>(first);
                 let (unit, to, steps) = (row.add(at / 8 * BITS), to.add(at), steps::<D>());
                 each!(S < steps, {
+                    if weight.group < UNIT && S * D::Simd::COUNT == weight.group {
+                        group = factors.group::<D, BITS>(first + 1);
+                    }
                     let weights = D::weights::<BITS, S>(unit, group);
                     D::Simd::store(to.add(S * D::Simd::COUNT), weights);
                 });
@@ -233,7 +272,8 @@ unsafe fn pack<D: Decode>(product: &Product, to: *mut f32, floats: Pack) {
     let Product { m, k, a, a_row, .. } = *product;
     // SAFETY: the caller's; rows of such weights are whole vectors.
     unsafe {
-        let Some(weight) = product.weight.as_ref().filter(|_| in_registers::<D>(m)) else {
+        let Some(weight) = product.weight.as_ref().filter(|weight| in_registers::<D>(m, weight))
+        else {
             return floats(product, to);
         };
         for (row, rows) in equal_blocks(m, block_rows::<D>(k)) {
@@ -450,7 +490,7 @@ unsafe fn by_bits<D: Blocks, const BITS: usize>(
     let Product { m, k, .. } = *product;
     let groups = k / weight.group;
     let whole = |numbers: usize| numbers.next_multiple_of(WIDTH).max(WIDTH);
-    let in_registers = in_registers::<D>(m);
+    let in_registers = in_registers::<D>(m, weight);
     let tile = match m {
         _ if in_registers => whole(FACTORS / groups),
         ..=BY_TILES => whole(EXPANDED / k),

@@ -1,6 +1,7 @@
 //! Puts a quantized matrix into the order that products of integers read: tiles of 16 rows, in place.
 
-use super::QuantizedFormat;
+use super::{QuantizedFormat, run_bytes};
+use crate::kernel::RUN;
 use crate::kernel::integer::{LINE, Plane, TILE, UNIT, planes};
 use crate::pool;
 
@@ -11,6 +12,8 @@ pub enum FactorsMut<'a> {
     Words(&'a mut [f32]),
     /// Floats of 16 bits, of either kind.
     Halves(&'a mut [u16]),
+    /// Runs of a float16 and bytes.
+    Scaled(&'a mut [u8]),
 }
 
 /// Whether a matrix of as many rows can be arranged: they must be whole tiles. Matrices of several
@@ -36,6 +39,7 @@ pub fn arrange(
         match factors {
             FactorsMut::Words(numbers) => transpose(numbers, TILE, groups),
             FactorsMut::Halves(numbers) => transpose(numbers, TILE, groups),
+            FactorsMut::Scaled(bytes) => arrange_runs(bytes, format.group, inputs),
         }
     }
     // A tile has as many bytes as its rows had.
@@ -77,6 +81,35 @@ pub fn restore(
         match factors {
             FactorsMut::Words(numbers) => transpose(numbers, groups, TILE),
             FactorsMut::Halves(numbers) => transpose(numbers, groups, TILE),
+            FactorsMut::Scaled(bytes) => restore_runs(bytes, format.group, inputs),
+        }
+    }
+}
+
+/// Puts the runs of each tile's rows side by side: the floats of all rows first, then byte for byte.
+fn arrange_runs(bytes: &mut [u8], group: usize, inputs: usize) {
+    let (length, runs) = (run_bytes(group), inputs / RUN);
+    for tile in bytes.chunks_exact_mut(TILE * runs * length) {
+        let stored = tile.to_vec();
+        for (at, run) in stored.chunks_exact(length).enumerate() {
+            let (row, to) = (at / runs, &mut tile[at % runs * TILE * length..]);
+            to[2 * row..][..2].copy_from_slice(&run[..2]);
+            let codes = run[2..].iter().enumerate();
+            codes.for_each(|(at, code)| to[(2 + at) * TILE + row] = *code);
+        }
+    }
+}
+
+/// The opposite of [`arrange_runs`].
+fn restore_runs(bytes: &mut [u8], group: usize, inputs: usize) {
+    let (length, runs) = (run_bytes(group), inputs / RUN);
+    for tile in bytes.chunks_exact_mut(TILE * runs * length) {
+        let arranged = tile.to_vec();
+        for (at, run) in tile.chunks_exact_mut(length).enumerate() {
+            let (row, from) = (at / runs, &arranged[at % runs * TILE * length..]);
+            run[..2].copy_from_slice(&from[2 * row..][..2]);
+            let codes = run[2..].iter_mut().enumerate();
+            codes.for_each(|(at, code)| *code = from[(2 + at) * TILE + row]);
         }
     }
 }

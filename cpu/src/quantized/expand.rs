@@ -1,23 +1,34 @@
 //! Rows of a quantized matrix as floats, as a table of embeddings needs them.
 
-use super::{Factors, QuantizedFormat, QuantizedMatrix, arrange};
+use super::{Factors, QuantizedFormat, QuantizedMatrix, arrange, run_bytes};
 use crate::kernel::integer::TILE;
-use crate::kernel::{brain, half};
+use crate::kernel::{RUN, brain, half};
 
 impl Factors<'_> {
-    /// The one at `at`, exactly.
-    fn number(self, at: usize) -> f32 {
+    /// The one of group number `at`, exactly. Groups have `group` inputs. `row`: in tiles the row, of
+    /// which the group is one; all rows' groups are counted otherwise.
+    fn number(self, at: usize, group: usize, row: Option<usize>) -> f32 {
+        // In tiles the factors of 16 columns lie side by side.
+        let place = row.map_or(at, |row| at * TILE + row % TILE);
         match self {
-            Self::Float32(numbers) => numbers[at],
-            Self::Float16(numbers) => half(numbers[at]),
-            Self::Bfloat16(numbers) => brain(numbers[at]),
+            Self::Float32(numbers) => numbers[place],
+            Self::Float16(numbers) => half(numbers[place]),
+            Self::Bfloat16(numbers) => brain(numbers[place]),
+            Self::Scaled(bytes) => {
+                let codes = RUN / group;
+                let (width, column) = row.map_or((1, 0), |row| (TILE, row % TILE));
+                let run = &bytes[at / codes * run_bytes(group) * width..];
+                let of_run = half(u16::from_le_bytes([run[2 * column], run[2 * column + 1]]));
+                of_run * f32::from(run[(2 + at % codes) * width + column].cast_signed())
+            }
         }
     }
 }
 
 impl QuantizedMatrix<'_> {
     /// Row `at` of the matrix into `out`: each number is scale · q, rounded, plus its bias, rounded
-    /// again. These are the bits of MLX's `dequantize` on the CPU. (Products round once.)
+    /// again. These are the bits of MLX's `dequantize` on the CPU. (Products round once.) With scaled
+    /// factors it is rounded once, which makes it the number that a block of GGUF has.
     ///
     /// # Panics
     /// There is no such row, or `out` is not as long as one.
@@ -34,22 +45,26 @@ impl QuantizedMatrix<'_> {
         let row = &packed[at * (self.inputs / 32 * bits)..][..self.inputs / 32 * bits];
         let groups = inputs / group;
         for (block, numbers) in out.chunks_exact_mut(group).enumerate() {
-            let factor = match tiles {
-                true => (at / TILE * groups + block) * TILE + at % TILE,
-                false => at * groups + block,
+            let (tiled, factor) = match tiles {
+                true => (Some(at), at / TILE * groups + block),
+                false => (None, at * groups + block),
             };
-            let (scale, bias) = (scales.number(factor), biases.number(factor));
+            let [scale, bias] = [scales, biases].map(|all| all.number(factor, group, tiled));
+            let number_of = |q: f32| match scales.are_scaled() {
+                true => scale.mul_add(q, bias),
+                false => scale * q + bias,
+            };
             for (index, number) in numbers.iter_mut().enumerate() {
                 if tiles {
                     let q = arrange::number(packed, bits, inputs, at, block * group + index);
-                    *number = scale * f32::from(q) + bias;
+                    *number = number_of(f32::from(q));
                     continue;
                 }
                 let bit = (block * group + index) * bits;
                 let next = row.get(bit / 32 + 1).copied().unwrap_or(0);
                 let two = u64::from(row[bit / 32]) | u64::from(next) << 32;
                 let q = (two >> (bit % 32)) & ((1 << bits) - 1);
-                *number = scale * q as f32 + bias;
+                *number = number_of(q as f32);
             }
         }
     }

@@ -25,22 +25,54 @@ pub enum Factors<'a> {
     Float16(&'a [u16]),
     /// Stored as bfloat16, one `u16` of bits for each.
     Bfloat16(&'a [u16]),
+    /// For 256 inputs each a float16 (little-endian) and a signed byte for each of their groups: a factor
+    /// is their product, which float32 has exactly. K-quants of GGUF are stored so.
+    Scaled(&'a [u8]),
+}
+
+/// Bytes of the scaled factors of 256 inputs in groups of `group`.
+pub const fn run_bytes(group: usize) -> usize {
+    2 + kernel::RUN / group
+}
+
+impl<'a> Factors<'a> {
+    /// Scaled factors, whose bytes lie in numbers of 16 bits.
+    pub fn scaled(numbers: &'a [u16]) -> Self {
+        // SAFETY: each number is two bytes, and a byte may have any value.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), 2 * numbers.len()) };
+        Self::Scaled(bytes)
+    }
 }
 
 impl Factors<'_> {
-    fn count(self) -> usize {
+    /// How many factors of groups of `group` there are; `None` if they are none of whole runs.
+    fn count(self, group: usize) -> Option<usize> {
         match self {
-            Self::Float32(numbers) => numbers.len(),
-            Self::Float16(numbers) | Self::Bfloat16(numbers) => numbers.len(),
+            Self::Float32(numbers) => Some(numbers.len()),
+            Self::Float16(numbers) | Self::Bfloat16(numbers) => Some(numbers.len()),
+            Self::Scaled(bytes) if bytes.len().is_multiple_of(run_bytes(group)) => {
+                Some(bytes.len() / run_bytes(group) * (kernel::RUN / group))
+            }
+            Self::Scaled(_) => None,
         }
     }
 
-    /// From the one at `from` on.
+    fn are_scaled(self) -> bool {
+        matches!(self, Self::Scaled(_))
+    }
+
+    /// From the one at `from` on, of groups of `group`. Scaled ones begin with a run.
     ///
     /// # Panics
     /// There are fewer.
-    fn place(self, from: usize) -> kernel::Factors {
+    fn place(self, from: usize, group: usize) -> kernel::Factors {
         match self {
+            Self::Scaled(bytes) => {
+                let codes = kernel::RUN / group;
+                let place = bytes[from / codes * run_bytes(group)..].as_ptr().cast();
+                kernel::Factors::Scaled { place, codes }
+            }
             Self::Float32(numbers) => kernel::Factors::Float32(numbers[from..].as_ptr()),
             Self::Float16(numbers) => kernel::Factors::Float16(numbers[from..].as_ptr()),
             Self::Bfloat16(numbers) => kernel::Factors::Bfloat16(numbers[from..].as_ptr()),
@@ -61,7 +93,11 @@ impl QuantizedFormat {
     /// Whether there are kernels for it.
     pub fn is_known(self) -> bool {
         matches!(self.bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(self.group, 32 | 64 | 128)
+            || self == Self::SIXTEENS
     }
+
+    /// Groups of 16, which only scaled factors have.
+    const SIXTEENS: Self = Self { bits: 6, group: 16 };
 }
 
 /// Why a quantized matrix is none.
@@ -110,9 +146,18 @@ impl<'a> QuantizedMatrix<'a> {
                  found {bits} bits and {inputs} inputs in groups of {group}"
             )));
         }
+        let are_scaled = scales.are_scaled();
+        let whole_runs = !are_scaled || inputs.is_multiple_of(kernel::RUN);
+        if are_scaled != biases.are_scaled() || !whole_runs || (group < 32 && !are_scaled) {
+            return Err(QuantizedMatrixError(format!(
+                "expected scales and biases of one kind, and of scaled ones whole runs of {} inputs, \
+                 found {inputs} inputs in groups of {group}",
+                kernel::RUN
+            )));
+        }
         let (row, groups) = (inputs / 32 * bits, inputs / group);
         let outputs = packed.len() / row;
-        let factors = [scales.count(), biases.count()];
+        let factors = [scales.count(group), biases.count(group)].map(Option::unwrap_or_default);
         if packed.len() != outputs * row || factors != [outputs * groups; 2] {
             return Err(QuantizedMatrixError(format!(
                 "expected rows of {row} words and {groups} scales and biases, found {} words, {} \
@@ -161,8 +206,8 @@ impl<'a> QuantizedMatrix<'a> {
         let groups = self.inputs / group;
         QuantizedWeight {
             packed: self.packed[from * (self.inputs / 32 * bits)..].as_ptr().cast(),
-            scales: self.scales.place(from * groups),
-            biases: self.biases.place(from * groups),
+            scales: self.scales.place(from * groups, group),
+            biases: self.biases.place(from * groups, group),
             group,
             bits,
             tiles: self.tiles,
@@ -246,5 +291,7 @@ pub fn product(x: FloatRows<'_>, weight: &QuantizedMatrix<'_>, out: &mut [f32]) 
     unsafe { pool::run(kernels(), &product) }
 }
 
+#[cfg(test)]
+mod scaled;
 #[cfg(test)]
 mod tests;

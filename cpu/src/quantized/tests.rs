@@ -4,7 +4,7 @@ use super::*;
 use crate::kernel::{Kernels, available};
 
 /// Numbers that look random, the same each time.
-fn words(seed: u32) -> impl FnMut() -> u32 {
+pub(super) fn words(seed: u32) -> impl FnMut() -> u32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
     move || {
         state ^= state << 13;

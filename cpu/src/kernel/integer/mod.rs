@@ -1,6 +1,6 @@
 //! Products of 8-bit integers by quantized weights.
 //!
-//! A row of inputs is rounded in blocks of 64 (of 32 where a group has 32): x ≈ d · p with whole p
+//! A row of inputs is rounded in blocks of 64 (of 32 or 16 where a group has as many): x ≈ d · p with whole p
 //! from -127 to 127 and one float d for each block. With w = s · q + b and P = Σ p,
 //!
 //! ```text
@@ -19,12 +19,16 @@
 //! is a column, and takes four inputs at a time ([`planes`]). So a vector of scales is one load, and
 //! no vector is ever folded.
 
+mod rounded;
 mod simd;
 
 use super::blocks::{BY_TILES, each};
 use super::decode::{Decode, brain};
 use super::simd::Simd;
 use super::{Factors, Product, QuantizedWeight};
+pub(super) use rounded::pack;
+pub(crate) use rounded::packed_row;
+use rounded::{BlockFactors, block_of, row_blocks};
 
 pub(in crate::kernel) use simd::*;
 
@@ -34,11 +38,17 @@ pub(crate) const TILE: usize = 16;
 /// Inputs of a unit.
 pub(crate) const UNIT: usize = 32;
 
+/// Inputs of the smallest group, of which a unit has two.
+const HALF: usize = 16;
+
 /// Bytes of a line of a unit: four inputs of each column.
 pub(crate) const LINE: usize = 4 * TILE;
 
 /// Inputs that an element takes at a time.
 const STEPS: usize = UNIT / 4;
+
+/// Steps of half a unit.
+const HALVES: usize = STEPS / 2;
 
 /// Bytes of weights that a tile of columns may have to stay in the second-level cache.
 const CACHED: usize = 256 * 1024;
@@ -71,28 +81,6 @@ impl Plane {
     pub(crate) const fn place(self, step: usize) -> (usize, usize) {
         (self.shift + step * self.width / 8, step * self.width % 8)
     }
-}
-
-/// Inputs of a row that share a factor.
-pub(crate) const fn block_of(group: usize) -> usize {
-    if group < 64 { group } else { 64 }
-}
-
-/// Factors of a block of inputs, for the kernels.
-#[derive(Clone, Copy)]
-#[repr(C, align(16))]
-pub(crate) struct BlockFactors {
-    /// What 1 stands for among the rounded inputs: d.
-    size: f32,
-    /// The sum of the rounded inputs: P.
-    sum: f32,
-    /// 128 · P, for kernels that take numbers of 8 bits less 128.
-    correction: i32,
-}
-
-/// Floats from a packed row to the next: the integers, then the factors of the blocks.
-pub(crate) const fn packed_row(k: usize, group: usize) -> usize {
-    ((k + k / block_of(group) * size_of::<BlockFactors>()) / 4).next_multiple_of(16)
 }
 
 /// Some bits of each byte, and where they are moved to.
@@ -170,80 +158,6 @@ pub(in crate::kernel) trait Integers {
 type Floats<I> = <<I as Integers>::Decode as Decode>::Simd;
 type Vector<I> = <Floats<I> as Simd>::Vector;
 
-/// Rounds a block of inputs.
-///
-/// # Safety
-/// `x` has as many inputs as `units` units; there is room for them `stride` bytes apart.
-#[inline(always)]
-unsafe fn round(x: *const f32, units: usize, to: *mut i8, stride: usize) -> BlockFactors {
-    // SAFETY: the caller's.
-    unsafe {
-        let unit = |at: usize| &*x.add(at * UNIT).cast::<[f32; UNIT]>();
-        let mut largest = 0;
-        for at in 0..units {
-            let sizes = unit(at).map(|x| x.to_bits() & 0x7fff_ffff);
-            largest = sizes.into_iter().fold(largest, u32::max);
-        }
-        let factor = 127.0 / f32::from_bits(largest);
-        if largest >= f32::INFINITY.to_bits() || !factor.is_finite() {
-            // Not a number somewhere, or all so small that they are nothing.
-            let size = if largest >= f32::INFINITY.to_bits() { f32::NAN } else { 0.0 };
-            (0..units).for_each(|at| to.add(at * stride).write_bytes(0, UNIT));
-            return BlockFactors { size, sum: 0.0, correction: 0 };
-        }
-        let mut sum = 0;
-        for at in 0..units {
-            // Adding 1.5 · 2^23 rounds to whole numbers, halves to the even one, and leaves them in
-            // the low bits.
-            const WHOLE: f32 = 12_582_912.0;
-            let numbers = unit(at)
-                .map(|x| (x * factor + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32);
-            sum += numbers.iter().sum::<i32>();
-            to.add(at * stride).cast::<[i8; UNIT]>().write(numbers.map(|number| number as i8));
-        }
-        let size = f32::from_bits(largest) / 127.0;
-        BlockFactors { size, sum: sum as f32, correction: 128 * sum }
-    }
-}
-
-/// The row blocks of a product: the first row, and how many.
-#[inline(always)]
-fn row_blocks(m: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let mut row = 0;
-    std::iter::from_fn(move || {
-        let rest = m - row;
-        let rows = if rest >= most { most } else { rest.checked_ilog2().map(|log| 1 << log)? };
-        row += rows;
-        Some((row - rows, rows))
-    })
-}
-
-/// Rounds the rows of A and puts them in the order in which [`block`] reads them: block by block of
-/// rows, in each a unit of every row for each unit of k, then their factors likewise.
-///
-/// # Safety
-/// A is as large as the product says, its elements lie side by side, `to` has room for m rows.
-#[inline(always)]
-pub(super) unsafe fn pack<I: Integers>(product: &Product, weight: &QuantizedWeight, to: *mut f32) {
-    let Product { m, k, a, a_row, .. } = *product;
-    let length = block_of(weight.group);
-    for (first, rows) in row_blocks(m, I::ROWS) {
-        // SAFETY: the caller's.
-        unsafe {
-            let to = to.add(first * packed_row(k, weight.group)).cast::<i8>();
-            let factors = to.add(rows * k).cast::<BlockFactors>();
-            for row in 0..rows {
-                let x = a.add((first + row) * a_row);
-                for block in 0..k / length {
-                    let to = to.add((block * (length / UNIT) * rows + row) * UNIT);
-                    let of = round(x.add(block * length), length / UNIT, to, rows * UNIT);
-                    factors.add(block * rows + row).write(of);
-                }
-            }
-        }
-    }
-}
-
 /// The numbers of a step of a unit.
 ///
 /// # Safety
@@ -284,6 +198,17 @@ unsafe fn factor<I: Integers>(factors: Factors, at: usize) -> Vector<I> {
                 }
                 Floats::<I>::load(elements.as_ptr())
             }
+            Factors::Scaled { place, codes } => {
+                let (group, column) = (at / TILE, at % TILE);
+                let run = place.add(group / codes * (2 + codes) * TILE);
+                let code = run.add((2 + group % codes) * TILE + column);
+                let mut elements = [0.0; 16]; // no vector is longer
+                for (element, number) in elements.iter_mut().enumerate().take(Floats::<I>::COUNT) {
+                    *number = f32::from(*code.add(element));
+                }
+                let of_run = I::Decode::halves(run.cast::<u16>().add(column));
+                Floats::<I>::mul(of_run, Floats::<I>::load(elements.as_ptr()))
+            }
         }
     }
 }
@@ -310,6 +235,32 @@ pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize, const
         let mut sums = [[Floats::<I>::splat(0.0); V]; R];
         for at in 0..k / length {
             let mut dots = [[I::none(); V]; R];
+            if const { BITS == 6 } && length == HALF {
+                // The first or the second half of the steps of a unit.
+                each!(S < HALVES, {
+                    each!(P < V, {
+                        let from = unit.add(P * 4 * elements);
+                        if at % 2 == 0 {
+                            let numbers = numbers::<I, BITS, S>(from);
+                            each!(J < R, {
+                                let x = x.add(J * UNIT + 4 * S);
+                                dots[J][P] = I::dot::<BITS, S>(dots[J][P], numbers, x)
+                            })
+                        } else {
+                            let numbers = numbers::<I, BITS, { S + HALVES }>(from);
+                            each!(J < R, {
+                                let x = x.add(J * UNIT + 4 * (S + HALVES));
+                                dots[J][P] = I::dot::<BITS, { S + HALVES }>(dots[J][P], numbers, x)
+                            })
+                        }
+                    })
+                });
+                if at % 2 == 1 {
+                    each!(L < BITS, Floats::<I>::fetch(unit.wrapping_add(AHEAD + L * LINE).cast()));
+                    unit = unit.add(BITS * LINE);
+                    x = x.add(R * UNIT);
+                }
+            }
             for _ in 0..length / UNIT {
                 each!(S < STEPS, {
                     each!(P < V, {
