@@ -266,16 +266,17 @@ impl Used {
         }
     }
 
-    /// The blocks of a GGUF file. On a GPU they become affine numbers of about as many bytes.
+    /// The blocks of a GGUF file.
     fn blocks(entry: &TensorEntry, kind: BlockType, forms: &WeightForms) -> Self {
         Self::of_blocks(entry.elements(), entry.bytes as u64, kind, forms)
     }
 
     fn of_blocks(parameters: u64, disk_bytes: u64, kind: BlockType, forms: &WeightForms) -> Self {
-        let (memory_bytes, note) = match forms.keeps_blocks() {
-            true => (disk_bytes, ""),
-            false => (parameters.saturating_mul(4), ", expanded to float32"),
+        let (bytes, note) = match forms.keeps_blocks() {
+            true => loaded_bytes(kind, forms.precision),
+            false => (4 * kind.values(), ", expanded to float32"),
         };
+        let memory_bytes = (parameters / kind.values()).saturating_mul(bytes);
         let format = format!("{} of GGUF{note}", kind.name());
         Self { format, parameters, disk_bytes, memory_bytes }
     }
@@ -295,6 +296,23 @@ impl Used {
             None => (parameters.saturating_mul(4), ", expanded to float32"),
         };
         Self { format: format!("{format}{note}"), parameters, disk_bytes, memory_bytes }
+    }
+}
+
+/// Bytes of a block of this type once it is loaded, and what became of its numbers. A group of 32 has a
+/// scale and a bias of float16 each; those of 256 values have the codes of the file on a CPU, and on a GPU
+/// float32.
+fn loaded_bytes(kind: BlockType, precision: Precision) -> (u64, &'static str) {
+    let on_gpu = precision == Precision::AsStored;
+    match kind {
+        BlockType::Q4_0 | BlockType::Q4_1 => (16 + 4, ""),
+        BlockType::Q5_0 | BlockType::Q5_1 => (20 + 4, ""),
+        BlockType::Q8_0 => (32 + 4, ""),
+        BlockType::Q4K => (128 + if on_gpu { 64 } else { 20 }, ""),
+        BlockType::Q5K => (160 + if on_gpu { 64 } else { 20 }, ""),
+        BlockType::Q6K if on_gpu => (256 + 64, ", rounded to 8 bits"),
+        BlockType::Q6K => (192 + 36, ""),
+        _ => (4 * kind.values(), ", expanded to float32"),
     }
 }
 

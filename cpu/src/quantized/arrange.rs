@@ -149,35 +149,36 @@ fn transpose<T: Copy>(numbers: &mut [T], rows: usize, columns: usize) {
     }
 }
 
-/// The 32 numbers of BITS words.
-fn unpack<const BITS: usize>(words: &[u32]) -> [u8; UNIT] {
-    std::array::from_fn(|at| {
-        let bit = at * BITS;
-        let next = words.get(bit / 32 + 1).copied().unwrap_or(0);
-        let two = u64::from(words[bit / 32]) | u64::from(next) << 32;
-        (two >> (bit % 32)) as u8 & (((1u32 << BITS) - 1) as u8)
-    })
+/// The four numbers of a step of BITS words, one in each byte, the first one in the lowest.
+fn four<const BITS: usize>(words: &[u32; BITS], step: usize) -> u32 {
+    let bit = 4 * BITS * step;
+    let next = words.get(bit / 32 + 1).copied().unwrap_or(0);
+    let two = (u64::from(words[bit / 32]) | u64::from(next) << 32) >> (bit % 32);
+    let mask = (1u64 << BITS) - 1;
+    (0..4).fold(0, |four, at| four | ((two >> (at * BITS) & mask) as u32) << (8 * at))
 }
 
 /// Arranges the rows of one tile.
 fn arrange_tile<const BITS: usize>(tile: &mut [u32], words: usize) {
     let stored = tile.to_vec();
     for (unit, to) in tile.chunks_exact_mut(TILE * BITS).enumerate() {
-        let mut lines = [[0u8; LINE]; 8];
+        // A line is a word for each row.
+        let mut lines = [[0u32; TILE]; BITS];
         for (row, of_row) in stored.chunks_exact(words).enumerate() {
-            let numbers = unpack::<BITS>(&of_row[unit * BITS..][..BITS]);
-            for plane in planes(BITS).into_iter().filter(|plane| plane.width > 0) {
-                let mask = ((1u32 << plane.width) - 1) as u8;
-                for (step, four) in numbers.as_chunks::<4>().0.iter().enumerate() {
+            let Some(of_unit) = of_row[unit * BITS..].first_chunk::<BITS>() else { continue };
+            for step in 0..UNIT / 4 {
+                let numbers = four(of_unit, step);
+                for plane in planes(BITS).into_iter().filter(|plane| plane.width > 0) {
+                    // The same bits of all four bytes.
+                    let mask = ((1u32 << plane.width) - 1) * 0x0101_0101;
                     let (line, place) = plane.place(step);
-                    for (at, number) in four.iter().enumerate() {
-                        lines[line][4 * row + at] |= (number >> plane.shift & mask) << place;
-                    }
+                    lines[line][row] |= (numbers >> plane.shift & mask) << place;
                 }
             }
         }
-        for (to, bytes) in to.iter_mut().zip(lines.as_flattened().as_chunks::<4>().0) {
-            *to = u32::from_ne_bytes(*bytes);
+        for (to, word) in to.iter_mut().zip(lines.as_flattened()) {
+            // The first number of the four is in the first byte.
+            *to = u32::from_ne_bytes(word.to_le_bytes());
         }
     }
 }

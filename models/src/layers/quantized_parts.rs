@@ -1,6 +1,8 @@
 //! Weights as checkpoints store them, for products of our own.
 
-use mlx_rs::Array;
+use mlx_rs::{Array, Dtype};
+
+use crate::load::{RUN, scaled_row};
 
 /// Affine by groups of inputs: w = scale · q + bias.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "read by our own products"))]
@@ -8,9 +10,9 @@ use mlx_rs::Array;
 pub(crate) struct QuantizedParts<'a> {
     /// `[out, in · bits / 32]`, uint32, low bits first.
     pub(crate) packed: &'a Array,
-    /// `[out, in / group]`.
+    /// `[out, in / group]`; of scaled factors runs of bytes, two in each float16 (`are_scaled`).
     pub(crate) scales: &'a Array,
-    /// `[out, in / group]`.
+    /// As `scales`.
     pub(crate) biases: &'a Array,
     /// Inputs that share a scale and a bias.
     pub(crate) group: i32,
@@ -18,6 +20,21 @@ pub(crate) struct QuantizedParts<'a> {
     pub(crate) bits: i32,
     /// Whether all parts lie in tiles, for products of integers.
     pub(crate) tiles: bool,
+}
+
+impl QuantizedParts<'_> {
+    /// Whether scales and biases are runs of a float16 and bytes, as K-quants of GGUF have them. No
+    /// array of one number for each group is as long.
+    pub(crate) fn are_scaled(&self) -> bool {
+        let Some(words) = self.packed.shape().last() else { return false };
+        let inputs = words * 32 / self.bits.max(1);
+        let row = scaled_row(inputs, self.group);
+        row.is_some()
+            && inputs % RUN == 0
+            && [self.scales, self.biases]
+                .iter()
+                .all(|part| part.dtype() == Dtype::Float16 && part.shape().last() == row.as_ref())
+    }
 }
 
 /// The weights of a layer's experts.

@@ -2,9 +2,13 @@
 //! are written where they stay, by a node of the graph, so that loading needs no other memory.
 //! Elsewhere they pass through one more buffer if they are converted or joined.
 
+use std::sync::{Mutex, PoisonError};
+
 use half::bf16;
 use mlx_rs::ops::broadcast_to;
 use mlx_rs::{Array, Dtype as MlxDtype};
+#[cfg(target_os = "linux")]
+use mlx_sys::HostOutput;
 use paceline_checkpoint::numbers::floats;
 use safetensors::tensor::Dtype;
 
@@ -32,36 +36,110 @@ pub(super) fn stored(
     shape: &[i32],
 ) -> Result<Array, LoadError> {
     let bytes: usize = pieces.iter().map(|piece| piece.as_slice().len()).sum();
-    let as_mlx = mlx_dtype(dtype).expect("its type was checked");
     let item = dtype.bitsize() / 8;
     assert_eq!(bytes, count(shape) * item, "shapes were checked against the header");
-    if fills() && bytes.is_multiple_of(4) {
-        let length = i32::try_from(bytes / 4).map_err(|_| LoadError::TooLarge { bytes })?;
-        let words = filled(&[length], move |out| {
-            let mut out = out.iter_mut();
-            words(&pieces, |word| {
-                if let Some(out) = out.next() {
-                    *out = f32::from_bits(word);
-                }
-            });
-        })?;
-        let typed = words.view_dtype(as_mlx)?.reshape(shape)?;
-        typed.eval()?;
-        return Ok(typed);
-    }
     if let [piece] = pieces.as_slice()
+        && !fills()
         && piece.as_slice().as_ptr().addr().is_multiple_of(item)
     {
+        let as_mlx = mlx_dtype(dtype).expect("its type was checked");
         // SAFETY: there are as many bytes as the shape needs, aligned for the type; they are
         // copied.
         return Ok(unsafe {
             Array::from_raw_data(piece.as_slice().as_ptr().cast(), shape, as_mlx)
         });
     }
-    let mut joined = Vec::with_capacity(bytes.div_ceil(4));
-    words(&pieces, |word| joined.push(word));
-    // SAFETY: as above; words are aligned for every type here.
-    Ok(unsafe { Array::from_raw_data(joined.as_ptr().cast(), shape, as_mlx) })
+    let [array] = written([(dtype, shape)], move |[out]| copy(&pieces, out))?;
+    Ok(array)
+}
+
+/// Evaluated arrays of these types and shapes, whose bytes `function` writes all together.
+pub(super) fn written<const N: usize>(
+    parts: [(Dtype, &[i32]); N],
+    function: impl Fn([&mut [u8]; N]) + Send + Sync + 'static,
+) -> Result<[Array; N], LoadError> {
+    let lengths = parts.map(|(dtype, shape)| count(shape) * (dtype.bitsize() / 8));
+    let as_mlx = parts.map(|(dtype, _)| mlx_dtype(dtype).expect("its type was checked"));
+    #[cfg(target_os = "linux")]
+    if fills() && lengths.iter().all(|bytes| bytes.is_multiple_of(4)) {
+        let too_large = || LoadError::TooLarge { bytes: lengths.iter().sum() };
+        let words = lengths.map(|bytes| i32::try_from(bytes / 4));
+        let words = words.into_iter().collect::<Result<Vec<i32>, _>>().map_err(|_| too_large())?;
+        let shapes: Vec<&[i32]> = words.iter().map(std::slice::from_ref).collect();
+        let fill = move |_: &[mlx_sys::HostRows<'_>],
+                         _: &[mlx_sys::HostNumbers<'_>],
+                         outs: &mut [&mut [f32]]| {
+            outs.iter_mut().for_each(|out| paceline_cpu::huge_pages::advise(out));
+            if let Some(outs) = outs.first_chunk_mut::<N>() {
+                function(outs.each_mut().map(|out| bytes_of(out)));
+            }
+        };
+        // SAFETY: there are no inputs, and the results have no other owner.
+        let made = unsafe { mlx_sys::host_arrays(&[], &[], &shapes, HostOutput::Fresh, fill) };
+        let mut made = made.ok_or_else(too_large)?.into_iter();
+        let mut arrays = Vec::with_capacity(N);
+        for ((_, shape), dtype) in parts.into_iter().zip(as_mlx) {
+            // SAFETY: the handle is nobody else's.
+            let words = unsafe { Array::from_ptr(made.next().expect("as many as shapes")) };
+            arrays.push(words.view_dtype(dtype)?.reshape(shape)?);
+        }
+        mlx_rs::transforms::eval(&arrays)?;
+        return Ok(arrays.try_into().expect("as many as shapes"));
+    }
+    // Words are aligned for every type here.
+    let mut words = lengths.map(|bytes| vec![0.0f32; bytes.div_ceil(4)]);
+    let mut bytes = lengths.into_iter();
+    function(words.each_mut().map(|words| &mut bytes_of(words)[..bytes.next().unwrap_or(0)]));
+    let mut parts = parts.into_iter().zip(as_mlx);
+    Ok(words.map(|words| {
+        let ((_, shape), dtype) = parts.next().expect("as many as shapes");
+        // SAFETY: there are as many bytes as the shape needs, aligned for the type; they are copied.
+        unsafe { Array::from_raw_data(words.as_ptr().cast(), shape, dtype) }
+    }))
+}
+
+/// The bytes of numbers.
+fn bytes_of(numbers: &mut [f32]) -> &mut [u8] {
+    // SAFETY: a float is four bytes of any value, and the borrow goes on.
+    unsafe {
+        std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val::<[f32]>(numbers))
+    }
+}
+
+/// Threads that write an array. A load reads one tensor after another, and most of its time the system
+/// clears pages.
+const MOST_THREADS: usize = 8;
+/// Bytes that one thread writes at a time.
+const PART_BYTES: usize = 2 << 20;
+
+/// Calls `each` with all jobs, on several threads.
+pub(super) fn on_threads<J: Send>(jobs: Vec<J>, each: impl Fn(J) + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    let threads = threads.min(jobs.len());
+    if threads <= 1 {
+        return jobs.into_iter().for_each(each);
+    }
+    let jobs = Mutex::new(jobs.into_iter());
+    let work = || {
+        while let Some(job) = { jobs.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+            each(job);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+}
+
+/// Copies the pieces one after another.
+fn copy(pieces: &[MappedBytes], out: &mut [u8]) {
+    let (mut jobs, mut rest) = (vec![], out);
+    for part in pieces.iter().flat_map(|piece| piece.as_slice().chunks(PART_BYTES)) {
+        let (own, other) = rest.split_at_mut(part.len());
+        rest = other;
+        jobs.push((part, own));
+    }
+    on_threads(jobs, |(part, out)| out.copy_from_slice(part));
 }
 
 /// The pieces one after another as float32. `pieces` are floats.
@@ -70,13 +148,15 @@ pub(super) fn widened(
     shape: &[i32],
 ) -> Result<Array, LoadError> {
     filled(shape, move |out| {
-        let mut rest = out;
+        let (mut jobs, mut rest) = (vec![], out);
         for (piece, dtype) in &pieces {
-            let length = piece.as_slice().len() / (dtype.bitsize() / 8);
-            let (own, other) = rest.split_at_mut(length);
-            floats(piece.as_slice(), *dtype, own);
-            rest = other;
+            for part in piece.as_slice().chunks(PART_BYTES) {
+                let (own, other) = rest.split_at_mut(part.len() / (dtype.bitsize() / 8));
+                rest = other;
+                jobs.push((part, *dtype, own));
+            }
         }
+        on_threads(jobs, |(part, dtype, out)| floats(part, dtype, out));
     })
 }
 
@@ -166,31 +246,6 @@ fn count(shape: &[i32]) -> usize {
     shape.iter().map(|length| *length as usize).product()
 }
 
-/// The little-endian words of all pieces; a last word that is not whole is filled with zeros.
-fn words(pieces: &[MappedBytes], mut each: impl FnMut(u32)) {
-    let (mut held, mut count) = ([0; 4], 0);
-    for piece in pieces {
-        let mut bytes = piece.as_slice();
-        while count > 0 && !bytes.is_empty() {
-            held[count] = bytes[0];
-            (count, bytes) = ((count + 1) % 4, &bytes[1..]);
-            if count == 0 {
-                each(u32::from_le_bytes(held));
-            }
-        }
-        let (whole, rest) = bytes.as_chunks::<4>();
-        whole.iter().for_each(|word| each(u32::from_le_bytes(*word)));
-        for byte in rest {
-            held[count] = *byte;
-            count += 1;
-        }
-    }
-    if count > 0 {
-        held[count..].fill(0);
-        each(u32::from_le_bytes(held));
-    }
-}
-
 /// Number `at` of stored floats; 0 where there is none.
 fn float(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let mut out = [0.0];
@@ -217,7 +272,7 @@ fn filled(
         };
         // SAFETY: there are no inputs, and the result has no other owner.
         let made = unsafe {
-            mlx_sys::host_array(&[], shape, mlx_sys::HostOutput::Fresh, fill)
+            mlx_sys::host_array(&[], shape, HostOutput::Fresh, fill)
                 .map(|handle| Array::from_ptr(handle))
         };
         let array = made.ok_or(LoadError::TooLarge { bytes: 4 * count(shape) })?;

@@ -10,8 +10,8 @@ use paceline_checkpoint::numbers::is_float;
 use paceline_checkpoint::plan::PACKED_GROUP;
 use safetensors::tensor::Dtype;
 
-use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, mlx_dtype, stored};
-use super::gguf;
+use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, mlx_dtype, stored, written};
+use super::gguf::{self, FactorForm, StoredBlocks};
 use super::mapped::MappedBytes;
 use super::{CheckpointError, LoadError, QuantFormat, QuantMode, Weights};
 
@@ -50,6 +50,15 @@ pub(crate) struct QuantizedMatrix {
     pub(crate) format: QuantFormat,
     /// Whether all parts lie in tiles, for products of integers (`QuantizedMatrix::arranged`).
     pub(crate) tiles: bool,
+}
+
+/// Inputs of a run of scaled factors.
+pub(crate) const RUN: i32 = 256;
+
+/// Numbers of 16 bits of the scaled factors of a row: for each 256 inputs a float16, and a byte for each
+/// of their groups. `None` if K-quants have no groups of this size.
+pub(crate) fn scaled_row(inputs: i32, group: i32) -> Option<i32> {
+    matches!(group, 16 | 32).then(|| inputs / RUN * (1 + RUN / group / 2))
 }
 
 impl StoredMatrix {
@@ -116,6 +125,7 @@ fn shape(rows: &[i32], columns: i32) -> Vec<i32> {
 enum ModuleBytes {
     Float { bytes: MappedBytes, dtype: Dtype },
     Quantized { pieces: PackedPieces, format: QuantFormat },
+    Blocks(StoredBlocks),
 }
 
 impl ModuleBytes {
@@ -134,33 +144,50 @@ impl ModuleBytes {
                 };
                 Self::Quantized { pieces, format: *format }
             }
+            Self::Blocks(blocks) => Self::Blocks(blocks.part(at, count)),
         }
     }
 
     /// Parts of one storage are joined without loss.
-    fn storage(&self) -> Option<(QuantFormat, Dtype)> {
+    fn storage(&self) -> Option<(QuantFormat, FactorForm)> {
         match self {
             Self::Float { .. } => None,
-            Self::Quantized { pieces, format } => Some((*format, pieces.scales_dtype)),
+            Self::Quantized { pieces, format } => {
+                Some((*format, FactorForm::Each(pieces.scales_dtype)))
+            }
+            Self::Blocks(blocks) => Some((blocks.format, blocks.factors)),
         }
     }
 }
 
-/// Blocks of floats, and quantized ones with their format.
-fn by_storage(
-    blocks: Vec<ModuleBytes>,
-) -> (Vec<(MappedBytes, Dtype)>, Vec<PackedPieces>, Option<QuantFormat>) {
-    let (mut floats, mut packed, mut format_of_all) = (vec![], vec![], None);
-    for block in blocks {
-        match block {
-            ModuleBytes::Float { bytes, dtype } => floats.push((bytes, dtype)),
-            ModuleBytes::Quantized { pieces, format } => {
-                packed.push(pieces);
-                format_of_all = Some(format);
+/// All blocks of rows, which are of one storage.
+enum Blocks {
+    Floats(Vec<(MappedBytes, Dtype)>),
+    Quantized(Vec<PackedPieces>, QuantFormat),
+    Gguf(Vec<StoredBlocks>, QuantFormat, FactorForm),
+}
+
+impl Blocks {
+    fn of(all: Vec<ModuleBytes>) -> Self {
+        let (mut floats, mut packed, mut gguf) = (vec![], vec![], vec![]);
+        let mut format_of_all = None;
+        for block in all {
+            match block {
+                ModuleBytes::Float { bytes, dtype } => floats.push((bytes, dtype)),
+                ModuleBytes::Quantized { pieces, format } => {
+                    packed.push(pieces);
+                    format_of_all = Some(format);
+                }
+                ModuleBytes::Blocks(blocks) => gguf.push(blocks),
             }
         }
+        let forms = gguf.first().map(|first| (first.format, first.factors));
+        match (forms, format_of_all) {
+            (Some((format, factors)), _) => Self::Gguf(gguf, format, factors),
+            (None, Some(format)) => Self::Quantized(packed, format),
+            (None, None) => Self::Floats(floats),
+        }
     }
-    (floats, packed, format_of_all)
 }
 
 impl Weights<'_> {
@@ -265,21 +292,16 @@ impl Weights<'_> {
 
     /// The blocks of a GGUF file, as packed numbers or as floats.
     fn blocks(&self, bytes: &MappedBytes, form: StoredForm, rows: usize) -> ModuleBytes {
-        let format = gguf::format(form.kind).filter(|_| self.forms.keeps_blocks());
-        let scales_dtype = gguf::factors(form.kind);
-        match format {
-            // What is not read needs no form.
-            Some(format) if self.rehearses() => {
-                let [packed, scales, biases] = [bytes.clone(), bytes.clone(), bytes.clone()];
-                let pieces = PackedPieces { packed, scales, scales_dtype, biases: Some(biases) };
-                ModuleBytes::Quantized { pieces, format }
-            }
+        let packing = gguf::packing(form.kind, &self.forms);
+        let packed = packing.and_then(|packing| match self.rehearses() {
+            // What is not read is not looked at either.
+            true => Some(StoredBlocks::unread(bytes.clone(), form, packing, rows)),
+            false => StoredBlocks::new(bytes.clone(), form, packing, rows),
+        });
+        match packed {
+            Some(blocks) => ModuleBytes::Blocks(blocks),
             None if self.rehearses() => {
                 ModuleBytes::Float { bytes: bytes.clone(), dtype: Dtype::F32 }
-            }
-            Some(format) => {
-                let pieces = gguf::packed(bytes, form, format, rows);
-                ModuleBytes::Quantized { pieces, format }
             }
             None => {
                 ModuleBytes::Float { bytes: gguf::expanded(bytes, form, rows), dtype: Dtype::F32 }
@@ -415,9 +437,16 @@ impl Weights<'_> {
             sizes.experts.into_iter().chain([out, columns]).collect()
         };
         let whole = shape(sizes.input);
-        let (floats, packed, format) = by_storage(blocks);
-        let Some(format) = format else {
-            return Ok(StoredMatrix::Float(self.floats(floats, &whole)?));
+        let (packed, format) = match Blocks::of(blocks) {
+            Blocks::Floats(floats) => return Ok(StoredMatrix::Float(self.floats(floats, &whole)?)),
+            Blocks::Gguf(blocks, format, factors) => {
+                let row = scaled_row(sizes.input, format.group);
+                let row = row.filter(|_| factors == FactorForm::Scaled);
+                let factors = (factors.dtype(), &*shape(row.unwrap_or(sizes.input / format.group)));
+                let words = shape(format.words(sizes.input));
+                return self.of_blocks(blocks, format, [(Dtype::U32, &*words), factors, factors]);
+            }
+            Blocks::Quantized(packed, format) => (packed, format),
         };
         let Some(kept) = self.forms.kept(format) else {
             if self.rehearses() {
@@ -455,6 +484,33 @@ impl Weights<'_> {
         Ok(StoredMatrix::Quantized(QuantizedMatrix {
             packed: stored(words, Dtype::U32, &shape(format.words(sizes.input)))?,
             scales: stored(scales, scales_dtype, &groups)?,
+            biases,
+            format,
+            tiles: false,
+        }))
+    }
+
+    /// The blocks of a GGUF file, in arrays of numbers, scales and biases of these types and shapes.
+    fn of_blocks(
+        &self,
+        blocks: Vec<StoredBlocks>,
+        format: QuantFormat,
+        parts: [(Dtype, &[i32]); 3],
+    ) -> Result<StoredMatrix, LoadError> {
+        let [packed, scales, biases] = match self.rehearses() {
+            true => {
+                let blank = |(dtype, shape): (Dtype, &[i32])| {
+                    blank(mlx_dtype(dtype).expect("its type was checked"), shape)
+                };
+                let [packed, scales, biases] = parts.map(blank);
+                [packed?, scales?, biases?]
+            }
+            false => written(parts, move |outs| gguf::write(&blocks, outs))?,
+        };
+        let biases = Some(biases);
+        Ok(StoredMatrix::Quantized(QuantizedMatrix {
+            packed,
+            scales,
             biases,
             format,
             tiles: false,

@@ -9,14 +9,18 @@ use super::{format_of, integers, matrix, node_with};
 use crate::error::Result;
 use crate::layers::QuantizedParts;
 
-/// The format of a weight and the numbers of its rows, if it can be arranged.
-fn arrangeable(weight: &QuantizedParts<'_>) -> Option<(QuantizedFormat, usize)> {
+/// The format of a weight and the numbers of its rows, if there are kernels for it.
+fn known(weight: &QuantizedParts<'_>) -> Option<(QuantizedFormat, usize)> {
     let (last, outer) = weight.packed.shape().split_last()?;
     let inputs = last.checked_mul(32)?.checked_div(weight.bits)?;
-    let format = format_of(weight, outer, inputs)?;
+    Some((format_of(weight, outer, inputs)?, inputs as usize))
+}
+
+/// The same, if the weight can be arranged.
+fn arrangeable(weight: &QuantizedParts<'_>) -> Option<(QuantizedFormat, usize)> {
     // All rows of an expert.
-    let fits = quantized::can_be_arranged(outer.last().copied()? as usize);
-    fits.then_some((format, inputs as usize))
+    let rows = weight.packed.shape().iter().rev().nth(1).copied()?;
+    known(weight).filter(|_| quantized::can_be_arranged(rows as usize))
 }
 
 /// Whether the numbers of an array lie in the order of their indices.
@@ -34,10 +38,14 @@ fn in_order(array: &Array) -> bool {
 /// # Safety
 /// The array is evaluated, its numbers lie in order, and for as long as they are borrowed nobody
 /// else reads them.
-unsafe fn factors(array: &Array) -> FactorsMut<'_> {
+unsafe fn factors(array: &Array, are_scaled: bool) -> FactorsMut<'_> {
     let count = array.size();
     // SAFETY: the caller's; the types are those that `format_of` compared.
     unsafe {
+        if are_scaled {
+            let place = mlx_sys::mlx_array_data_float16(array.as_ptr()).cast_mut();
+            return FactorsMut::Scaled(slice(place.cast(), 2 * count));
+        }
         let halves = |place: *mut u16| FactorsMut::Halves(slice(place, count));
         match array.dtype() {
             Dtype::Float32 => {
@@ -72,7 +80,7 @@ unsafe fn change(
     // SAFETY: the caller's.
     unsafe {
         let place = mlx_sys::mlx_array_data_uint32(weight.packed.as_ptr()).cast_mut();
-        let both = [factors(weight.scales), factors(weight.biases)];
+        let both = [weight.scales, weight.biases].map(|part| factors(part, weight.are_scaled()));
         change(slice(place, weight.packed.size()), both, format, inputs);
     }
 }
@@ -116,17 +124,19 @@ pub(crate) fn restored(weight: &QuantizedParts<'_>) -> Result<[Array; 3], Except
     Ok(arrays)
 }
 
-/// Rows `ids` `[ids]` of an arranged weight → `[ids, in]`, float32. An id without a row gives NaN.
+/// Rows `ids` `[ids]` of a weight that MLX does not know, because it is arranged or its factors are
+/// scaled → `[ids, in]`, float32. An id without a row gives NaN.
 ///
 /// # Errors
 /// Memory is out.
 pub(crate) fn rows_of(ids: &Array, weight: &QuantizedParts<'_>) -> Result<Array> {
-    let (format, inputs) = arrangeable(weight).ok_or_else(not_arranged)?;
+    let (format, inputs) = known(weight).ok_or_else(not_arranged)?;
+    let tiles = weight.tiles;
     let ids = ids.as_dtype(Dtype::Uint32)?;
     let (count, shape) = (ids.size() as i32, inputs as i32);
     let numbers = [&ids, weight.packed, weight.scales, weight.biases];
     node_with(&[], &numbers, &[count, shape], Output::Fresh, move |_, parts, out| {
-        let matrix = matrix(&parts[1..], format, inputs, true);
+        let matrix = matrix(&parts[1..], format, inputs, tiles);
         for (id, out) in integers(parts[0]).iter().zip(out.chunks_exact_mut(inputs)) {
             match *id as usize {
                 id if id < matrix.outputs() => matrix.expand_row(id, out),

@@ -17,6 +17,7 @@ use super::{
     RowWrite, StoredHeads, VisibleKeys,
 };
 use crate::error::{ModelError, Result};
+use crate::load::scaled_row;
 
 pub(crate) use arranged::{arrange, restored, rows_of};
 pub(crate) use hybrid::{advance, fold, gated_by_heads, norm_gated};
@@ -291,9 +292,11 @@ fn format_of(weight: &QuantizedParts<'_>, outer: &[i32], inputs: i32) -> Option<
         && inputs % group == 0
         && packed.dtype() == Dtype::Uint32
         && packed.shape() == shape(inputs / 32 * bits)
+        && (group >= 32 || weight.are_scaled())
         && [scales, biases].iter().all(|part| {
             let dtype = part.dtype();
-            part.shape() == shape(inputs / group)
+            let of_runs = scaled_row(inputs, group).filter(|_| weight.are_scaled());
+            part.shape() == shape(of_runs.unwrap_or(inputs / group))
                 && matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
         });
     fits.then_some(format)
@@ -385,14 +388,18 @@ fn matrix<'a>(
     inputs: usize,
     tiles: bool,
 ) -> QuantizedMatrix<'a> {
+    let packed = integers(parts[0]);
+    let outputs = packed.len() / (inputs / 32 * format.bits);
+    let scaled = scaled_row(inputs as i32, format.group as i32).map(|row| outputs * row as usize);
     let factors = |part| match part {
         HostNumbers::Float32(numbers) => Factors::Float32(numbers),
+        HostNumbers::Float16(numbers) if Some(numbers.len()) == scaled => Factors::scaled(numbers),
         HostNumbers::Float16(numbers) => Factors::Float16(numbers),
         HostNumbers::Bfloat16(numbers) => Factors::Bfloat16(numbers),
         HostNumbers::Uint32(_) => unreachable!("scales and biases are of another type"),
     };
     let [scales, biases] = [1, 2].map(|part| factors(parts[part]));
-    let matrix = QuantizedMatrix::new(integers(parts[0]), scales, biases, format, inputs)
+    let matrix = QuantizedMatrix::new(packed, scales, biases, format, inputs)
         .expect("the shapes were compared when the node was made");
     if tiles { matrix.of_tiles() } else { matrix }
 }

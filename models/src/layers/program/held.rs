@@ -100,10 +100,12 @@ enum HeldFactors {
     Float32(Floats),
     Float16(Held<u16>),
     Bfloat16(Held<u16>),
+    /// Runs of a float16 and bytes.
+    Scaled(Held<u16>),
 }
 
 impl HeldFactors {
-    fn new(array: &Array) -> Result<Self> {
+    fn new(array: &Array, are_scaled: bool) -> Result<Self> {
         array.eval()?;
         // SAFETY: the array is evaluated and of the type; both kinds of halves are 16 bits.
         unsafe {
@@ -111,7 +113,8 @@ impl HeldFactors {
                 Dtype::Float32 => Floats::new(array).map(Self::Float32),
                 Dtype::Float16 => {
                     let place = mlx_sys::mlx_array_data_float16(array.as_ptr());
-                    Held::new(array, place.cast()).map(Self::Float16)
+                    let form = if are_scaled { Self::Scaled } else { Self::Float16 };
+                    Held::new(array, place.cast()).map(form)
                 }
                 Dtype::Bfloat16 => {
                     let place = mlx_sys::mlx_array_data_bfloat16(array.as_ptr());
@@ -125,7 +128,7 @@ impl HeldFactors {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Float32(floats) => floats.bytes(),
-            Self::Float16(held) | Self::Bfloat16(held) => bytes(held.numbers),
+            Self::Float16(held) | Self::Bfloat16(held) | Self::Scaled(held) => bytes(held.numbers),
         }
     }
 
@@ -133,6 +136,7 @@ impl HeldFactors {
         match self {
             Self::Float32(floats) => Factors::Float32(floats.numbers()),
             Self::Float16(held) => Factors::Float16(held.numbers),
+            Self::Scaled(held) => Factors::scaled(held.numbers),
             Self::Bfloat16(held) => Factors::Bfloat16(held.numbers),
         }
     }
@@ -162,8 +166,8 @@ impl Quantized {
         let words = packed.shape().last().map_or(0, |words| *words as usize);
         let held = Self {
             packed: Held::new(packed, place)?,
-            scales: HeldFactors::new(scales)?,
-            biases: HeldFactors::new(biases)?,
+            scales: HeldFactors::new(scales, parts.are_scaled())?,
+            biases: HeldFactors::new(biases, parts.are_scaled())?,
             format: QuantizedFormat { bits, group },
             inputs: words * 32 / bits.max(1),
             tiles,

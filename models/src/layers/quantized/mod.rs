@@ -54,6 +54,9 @@ impl QuantizedMatrix {
 
     /// [`Self::product`] by MLX.
     fn graph_product(&self, x: &Array) -> Result<Array> {
+        if self.affine_parts().is_some_and(|parts| parts.are_scaled()) {
+            return Ok(x.matmul(&self.dequantized()?.transpose()?)?);
+        }
         let Self { packed, scales, biases, format, .. } = self;
         if format.mode == QuantMode::Affine {
             let QuantFormat { group, bits, .. } = *format;
@@ -92,6 +95,10 @@ impl QuantizedMatrix {
     /// in]` → `[rows, k, 1, out]`. `sorted`: the experts ascend, so that MLX may read each expert's
     /// weight once for all its rows.
     pub(crate) fn expert_product(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+        if self.affine_parts().is_some_and(|parts| parts.are_scaled()) {
+            let weights = self.dequantized()?.swap_axes(-1, -2)?;
+            return Ok(ops::gather_mm(x, &weights, None, experts, sorted)?);
+        }
         let stored = self.as_stored()?;
         let Self { packed, scales, biases, format, .. } = &*stored;
         if format.mode == QuantMode::Affine {
@@ -126,7 +133,8 @@ impl QuantizedMatrix {
 
     /// Rows of `ids` `[ids]`, in `dtype` → `[ids, in]`.
     pub(crate) fn rows_of(&self, ids: &Array, dtype: Dtype) -> Result<Array> {
-        if let Some(parts) = self.affine_parts().filter(|parts| parts.tiles) {
+        let unknown_to_mlx = |parts: &QuantizedParts<'_>| parts.tiles || parts.are_scaled();
+        if let Some(parts) = self.affine_parts().filter(unknown_to_mlx) {
             return Ok(host::rows_of(ids, &parts)?.as_dtype(dtype)?);
         }
         let rows = |array: &Array| array.take_axis(ids, 0);
@@ -144,6 +152,12 @@ impl QuantizedMatrix {
 
     /// All numbers as floats `[…, out, in]`.
     pub(crate) fn dequantized(&self) -> Result<Array> {
+        if let Some(parts) = self.affine_parts().filter(QuantizedParts::are_scaled) {
+            let (columns, rows) = self.packed.shape().split_last().expect("it has axes");
+            let ids: Vec<u32> = (0..rows.iter().product::<i32>() as u32).collect();
+            let all = host::rows_of(&Array::from_slice(&ids, &[ids.len() as i32]), &parts)?;
+            return Ok(all.reshape(&[rows, &[columns * 32 / self.format.bits]].concat())?);
+        }
         let stored = self.as_stored()?;
         let Self { packed, scales, biases, format, .. } = &*stored;
         if format.mode == QuantMode::Affine {
