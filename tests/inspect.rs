@@ -116,7 +116,7 @@ fn serves_vision(dir: &Path) -> bool {
 /// Layers that have keys and values.
 fn kv_layers(text: &Value, layers: u64) -> u64 {
     if let Some(kinds) = text["layer_types"].as_array() {
-        return kinds.iter().filter(|kind| *kind == "full_attention").count() as u64;
+        return kinds.iter().filter(|kind| *kind != "linear_attention").count() as u64;
     }
     text["full_attention_interval"].as_u64().map_or(layers, |interval| layers / interval)
 }
