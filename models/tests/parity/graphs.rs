@@ -9,8 +9,9 @@ const RERUNS: [&str; 4] = [
     "graphs::all_families_in_the_graph_of_a_gpu",
 ];
 
-/// Checkpoints of bfloat16 with experts that are not quantized; and one whose routers are undecided.
-const SKIPPED_OF_A_GPU: [(&str, Reason); 15] = [
+/// Checkpoints of bfloat16 with experts that are not quantized; one whose routers are undecided; and one of
+/// Gemma 3, with which transformers 5.23 is off by 3 to 8 % of the largest logit in bfloat16, too.
+const SKIPPED_OF_A_GPU: [(&str, Reason); 17] = [
     ("newest_saves::experts_may_be_counted_as_local_ones", Reason::NoGatherMm),
     ("newest_saves::heads_of_gemma_4_may_be_named_layer_by_layer", Reason::NoGatherMm),
     ("newest_saves::text_models_may_have_the_names_of_mlx_vlm", Reason::NoGatherMm),
@@ -29,6 +30,11 @@ const SKIPPED_OF_A_GPU: [(&str, Reason); 15] = [
     ("hybrid::a_checkpoint_of_the_text_model_with_experts_alone_is_the_same", Reason::NoGatherMm),
     ("lanes::the_lanes_of_qwen3_moe_in_bfloat16_are_identical", Reason::NoGatherMm),
     ("lanes::the_lanes_of_qwen3_5_with_float_experts_are_identical", Reason::NoGatherMm),
+    ("gemma::gemma_3_with_two_rotations_and_norms_less_one", Reason::NoBoundIn16Bits),
+    (
+        "gemma::gemma_3_has_its_rotations_in_the_keys_of_newer_files_as_well",
+        Reason::NoBoundIn16Bits,
+    ),
 ];
 
 /// Qwen3 of four bits, and the checkpoint whose recurrent layers store a norm in float32.
