@@ -30,6 +30,7 @@ done
 wait "$published" "$training" || true
 fetch PUBLISHED_TEMPLATES_SKIPPED "published chat templates" sh scripts/published-templates.sh "$target/debug/published-templates"
 fetch TRAINING_SKIPPED "the packages that train drafters" sh scripts/venv.sh
+fetch REAL_GGUF_SKIPPED "published GGUF files" sh scripts/real-gguf.sh "$target/real-gguf"
 if [ "$(uname -s)" = Linux ]; then
     fetch CARGO_DEB_SKIPPED cargo-deb sh scripts/cargo-deb.sh "$target/cargo-deb"
     fetch DEBIAN_ROOT_SKIPPED "a clean system" sh scripts/debian-root.sh make "$target/debian-root"

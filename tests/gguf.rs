@@ -1,5 +1,9 @@
 //! GGUF files as targets: the embedded model as such a file, and real ones in `make test-more`.
 
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
+use paceline_tests::references::reference_cases;
+use paceline_tests::skip::real_gguf;
 use paceline_tests::{Stack, gguf, repository};
 use serde_json::{Value, json};
 
@@ -23,7 +27,7 @@ fn answers(stack: &Stack) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn a_file_is_served_with_the_answers_of_its_checkpoint_and_with_its_drafter() {
+fn a_file_is_served_with_the_answers_of_its_checkpoint_and_drafts_or_is_drafted_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = gguf::demo(dir.path(), false);
     let stack = Stack::drafting("");
@@ -38,6 +42,13 @@ fn a_file_is_served_with_the_answers_of_its_checkpoint_and_with_its_drafter() {
     stack.stop();
     assert_eq!(found.0, expected.0);
     assert!(found.1 > 0, "a drafter in safetensors drafts for a target in GGUF: {found:?}");
+    let stack =
+        Stack::ready(&format!("target.model = \"demo-target\"\ndrafter.model = {file:?}\n"));
+    stack.wait_linked();
+    let found = answers(&stack);
+    stack.stop();
+    assert_eq!(found.0, expected.0);
+    assert!(found.1 > 0, "a drafter in GGUF drafts for a target in safetensors: {found:?}");
     let left: Vec<_> = std::fs::read_dir(dir.path()).expect("a directory").collect();
     assert_eq!(left.len(), 1, "nothing is written beside the file");
 }
@@ -59,4 +70,28 @@ fn packed_blocks_are_served_and_both_lanes_have_the_same_tokens() {
     let (plain, drafted) = (of(""), of("lookup"));
     assert_eq!(plain.0, drafted.0);
     assert!(plain.0.iter().all(|text| text.len() > 10), "{plain:?}");
+}
+
+/// The reference of both expands the weights of the same file to float32.
+#[test]
+#[ignore = "more: two published files of the package registry, a minute"]
+fn ten_prompts_to_each_of_two_published_files_have_the_tokens_of_transformers() {
+    let name = "ten_prompts_to_each_of_two_published_files_have_the_tokens_of_transformers";
+    let Some(files) = real_gguf(name) else { return };
+    for (file, references, tokens) in [
+        ("smollm2.gguf", "demo/smollm2/golden.json", 48),
+        ("gemma-3-270m-q4_k_m.gguf", "tests/golden/gemma3.json", 32),
+    ] {
+        let model = files.join(file).canonicalize().expect("there");
+        let settings = format!("target.model = {model:?}\ntarget.products = \"float\"\n");
+        let stack = Stack::ready(&settings);
+        let mut cases = reference_cases(&repository().join(references), tokens);
+        cases.truncate(10);
+        assert_eq!(cases.len(), 10, "{references}");
+        let running: Vec<_> = cases.iter().map(|case| stack.start(case.ask.clone())).collect();
+        let answers = running.into_iter().map(|pending| pending.finish().expect("served"));
+        let near_ties = cases.iter().zip(answers).filter(|(case, answer)| case.check(answer));
+        println!("{file}: {} answers part from the reference at a near-tie", near_ties.count());
+        stack.stop();
+    }
 }

