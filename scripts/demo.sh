@@ -4,7 +4,8 @@
 # middle of a stream, stops everything and checks that nothing is left; then shows an image to the embedded vision model in
 # the same way; then fetches SmolLM2, a small language model, and asks it four questions, each without the drafter that ships
 # for it and as routed. Exit code 0 only if all of that went well, drafts were accepted and no text differs; where SmolLM2 cannot
-# be fetched, its part is left out with a line.
+# be fetched, its part is left out with a line. Last, if Qwen2.5-Coder-1.5B-Instruct is on this machine already, fetched by any
+# program that `paceline models` knows, it edits a file.
 # PROFILE=dev uses the build that the tests use.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -281,6 +282,33 @@ while IFS=$tab read -r messages text <&3; do
     ask "$dir/routed" --messages "$messages" --max-tokens 160
     compare "$dir/plain" "$dir/routed" routed
 done 3<"$dir/questions"
+# shellcheck disable=SC2086
+stop_service $first_pids
+
+# The name of a whole one, as `paceline models` has it.
+coder=$("$paceline" models --json | python3 -c '
+import json, sys
+models = (model["name"] for model in json.load(sys.stdin) if not model["missing"])
+print(next((name for name in models if "qwen2.5-coder" in name.lower() and "1.5b" in name.lower()), ""))')
+if [ -z "$coder" ]; then
+    verdict=passed
+    exit 0
+fi
+headline "An edit by a coding model that is on this machine: $coder"
+export PACELINE_TARGET__MODEL="$coder"
+start_service
+first_pids=$(pids)
+say "> Rename the function line to row. Write the whole file again. (the function compare of this script)"
+python3 - scripts/demo.sh >"$dir/edit.json" <<'PY'
+import json, re, sys
+with open(sys.argv[1], encoding="utf-8") as file:
+    code = re.search(r"^def line.*?^print", file.read(), re.DOTALL | re.MULTILINE)[0].removesuffix("print")
+text = f"Rename the function line to row. Write the whole file again, with no other change.\n\n```python\n{code}```"
+json.dump([{"role": "user", "content": text}], sys.stdout)
+PY
+ask "$dir/plain" --messages "$dir/edit.json" --max-tokens 400 --route plain
+ask "$dir/routed" --messages "$dir/edit.json" --max-tokens 400
+compare "$dir/plain" "$dir/routed" routed
 # shellcheck disable=SC2086
 stop_service $first_pids
 verdict=passed
