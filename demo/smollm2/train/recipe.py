@@ -215,8 +215,9 @@ def train(kind, a, target, texts, ids):
 
 def write(kind, a, model, lines, target, data):
     config, weights = model.files(target.config["vocab_size"])
-    digest = checkpoints.write(a.out / kind, config, weights, a.bits, a.group, a.model)
-    recipe = {"seed": a.seed, "begin_sha256": sha256(a.begin) if a.begin else None, "steps": a.steps, "prompts": a.prompts, "bits": a.bits,
+    bits = a.bits or (4 if kind == "model" else 8)
+    digest = checkpoints.write(a.out / kind, config, weights, bits, a.group, a.model)
+    recipe = {"seed": a.seed, "begin_sha256": sha256(a.begin) if a.begin else None, "steps": a.steps, "prompts": a.prompts, "bits": bits,
               "prompts_sha256": [sha256(folder / "prompts.jsonl") for folder in data], "weights_sha256": digest, "last": lines[-1]}
     (a.out / kind / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
     print(f"{a.out / kind} written", flush=True)
@@ -232,7 +233,7 @@ def main():
     p.add_argument("--rounds", type=int, default=1, help="of data")
     p.add_argument("--steps", type=int, default=1200, help=f"of about {POSITIONS_A_STEP} positions")
     p.add_argument("--vocabulary", type=int, default=8192, help="ids that can be proposed")
-    p.add_argument("--bits", type=int, default=8)
+    p.add_argument("--bits", type=int, help="of a number of a matrix; default: 8, of kind model 4, because its table has all the target's tokens")
     p.add_argument("--group", type=int, default=64)
     p.add_argument("--begin", type=Path, help="a .pt file of an earlier training of the kind")
     p.add_argument("--minutes", type=float, help="end the training after this time")
