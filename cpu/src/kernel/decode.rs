@@ -120,6 +120,38 @@ pub(super) trait Decode {
             Self::Simd::load(elements.as_ptr())
         }
     }
+
+    /// [`Simd::COUNT`] bfloat16 numbers as floats.
+    ///
+    /// # Safety
+    /// `from` has as many.
+    #[inline(always)]
+    unsafe fn brains(from: *const u16) -> <Self::Simd as Simd>::Vector {
+        let mut elements = [0.0; 16]; // no vector is longer
+        // SAFETY: the caller's.
+        unsafe {
+            for (at, element) in elements.iter_mut().enumerate().take(Self::Simd::COUNT) {
+                *element = brain(from.add(at).read_unaligned());
+            }
+            Self::Simd::load(elements.as_ptr())
+        }
+    }
+
+    /// [`Simd::COUNT`] signed bytes as floats.
+    ///
+    /// # Safety
+    /// `from` has as many.
+    #[inline(always)]
+    unsafe fn signed(from: *const i8) -> <Self::Simd as Simd>::Vector {
+        let mut elements = [0.0; 16]; // no vector is longer
+        // SAFETY: the caller's.
+        unsafe {
+            for (at, element) in elements.iter_mut().enumerate().take(Self::Simd::COUNT) {
+                *element = f32::from(*from.add(at));
+            }
+            Self::Simd::load(elements.as_ptr())
+        }
+    }
 }
 
 /// An IEEE half as a float, exactly.
@@ -345,6 +377,21 @@ mod x86 {
             // SAFETY: as above.
             unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
         }
+
+        #[inline(always)]
+        unsafe fn brains(from: *const u16) -> __m512 {
+            // SAFETY: as above.
+            unsafe {
+                let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn signed(from: *const i8) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+        }
     }
 
     /// AVX2, FMA and F16C.
@@ -393,6 +440,21 @@ mod x86 {
         unsafe fn halves(from: *const u16) -> __m256 {
             // SAFETY: as above.
             unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+        }
+
+        #[inline(always)]
+        unsafe fn brains(from: *const u16) -> __m256 {
+            // SAFETY: as above.
+            unsafe {
+                let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn signed(from: *const i8) -> __m256 {
+            // SAFETY: as above.
+            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
         }
     }
 }

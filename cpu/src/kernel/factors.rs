@@ -1,7 +1,6 @@
-//! Scales and biases of quantized weights, as they are stored and as floats.
+//! Quantized weights as they are stored, and their scales and biases as floats.
 
 use super::decode::{Decode, brain, half};
-use super::quantized::QuantizedWeight;
 use super::simd::Simd;
 
 /// Bytes of a cache line.
@@ -38,6 +37,21 @@ impl Factors {
             of_run * f32::from(*run.add(2 + at % codes))
         }
     }
+}
+
+/// A matrix `[columns, k]` in groups of k: w = scale · q + bias.
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizedWeight {
+    /// Rows of k · bits / 8 bytes, each one string of bits, low bits first.
+    pub(crate) packed: *const u8,
+    pub(crate) scales: Factors,
+    pub(crate) biases: Factors,
+    /// Numbers that share a scale and a bias: 16 or a larger power of two that divides k.
+    pub(crate) group: usize,
+    /// 2, 3, 4, 5, 6 or 8.
+    pub(crate) bits: usize,
+    /// Whether all parts lie in tiles of columns, for products of integers ([`super::integer`]).
+    pub(crate) tiles: bool,
 }
 
 /// Scales and biases of some columns as floats.

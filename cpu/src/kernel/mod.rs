@@ -24,10 +24,9 @@ use std::ffi::c_int;
 
 pub(crate) use decode::{brain, half};
 pub(crate) use delta::{DeltaFunctions, DeltaRow};
-pub(crate) use factors::{Factors, RUN};
+pub(crate) use factors::{Factors, QuantizedWeight, RUN};
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Rotation};
-pub(crate) use quantized::QuantizedWeight;
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n ×
 /// k (`transposed`) or k × n.

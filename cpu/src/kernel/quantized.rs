@@ -13,24 +13,9 @@
 
 use super::blocks::{BY_TILES, TILE, each, equal_blocks};
 use super::decode::{Decode, UNIT};
-use super::factors::{Factors, GroupFactors, LINE, NextFactors, convert};
+use super::factors::{GroupFactors, LINE, NextFactors, QuantizedWeight, convert};
 use super::simd::Simd;
 use super::{Columns, Pack, PackBuffer, Product, packed_row};
-
-/// A matrix `[columns, k]` in groups of k: w = scale · q + bias.
-#[derive(Clone, Copy)]
-pub(crate) struct QuantizedWeight {
-    /// Rows of k · bits / 8 bytes, each one string of bits, low bits first.
-    pub(crate) packed: *const u8,
-    pub(crate) scales: Factors,
-    pub(crate) biases: Factors,
-    /// Numbers that share a scale and a bias: 16 or a larger power of two that divides k.
-    pub(crate) group: usize,
-    /// 2, 3, 4, 5, 6 or 8.
-    pub(crate) bits: usize,
-    /// Whether all parts lie in tiles of columns, for products of integers ([`super::integer`]).
-    pub(crate) tiles: bool,
-}
 
 /// Columns of a block: those of the float product, so that neither cuts the other's.
 const WIDTH: usize = 4;

@@ -23,7 +23,7 @@ mod rounded;
 mod simd;
 
 use super::blocks::{BY_TILES, each};
-use super::decode::{Decode, brain};
+use super::decode::Decode;
 use super::simd::Simd;
 use super::{Factors, Product, QuantizedWeight};
 pub(super) use rounded::pack;
@@ -191,25 +191,51 @@ unsafe fn factor<I: Integers>(factors: Factors, at: usize) -> Vector<I> {
         match factors {
             Factors::Float32(place) => Floats::<I>::load(place.add(at)),
             Factors::Float16(place) => I::Decode::halves(place.add(at)),
-            Factors::Bfloat16(place) => {
-                let mut elements = [0.0; 16]; // no vector is longer
-                for (element, number) in elements.iter_mut().enumerate().take(Floats::<I>::COUNT) {
-                    *number = brain(*place.add(at + element));
-                }
-                Floats::<I>::load(elements.as_ptr())
-            }
+            Factors::Bfloat16(place) => I::Decode::brains(place.add(at)),
             Factors::Scaled { place, codes } => {
                 let (group, column) = (at / TILE, at % TILE);
-                let run = place.add(group / codes * (2 + codes) * TILE);
-                let code = run.add((2 + group % codes) * TILE + column);
-                let mut elements = [0.0; 16]; // no vector is longer
-                for (element, number) in elements.iter_mut().enumerate().take(Floats::<I>::COUNT) {
-                    *number = f32::from(*code.add(element));
-                }
+                // 8 or 16: a division would take longer than the products of a group.
+                let (run, code) = (group >> codes.trailing_zeros(), group & (codes - 1));
+                let run = place.add(run * (2 + codes) * TILE);
                 let of_run = I::Decode::halves(run.cast::<u16>().add(column));
-                Floats::<I>::mul(of_run, Floats::<I>::load(elements.as_ptr()))
+                let code = run.add((2 + code) * TILE + column);
+                Floats::<I>::mul(of_run, I::Decode::signed(code))
             }
         }
+    }
+}
+
+/// Adds the products of one half of a unit's steps, of all rows and of V vectors.
+///
+/// # Safety
+/// That of [`block`].
+#[inline(always)]
+unsafe fn half_unit<I: Integers, const BITS: usize, const R: usize, const V: usize>(
+    dots: &mut [[I::Dots; V]; R],
+    unit: *const u8,
+    x: *const i8,
+    second: bool,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        each!(S < HALVES, {
+            each!(P < V, {
+                let from = unit.add(P * 4 * Floats::<I>::COUNT);
+                if second {
+                    let numbers = numbers::<I, BITS, { S + HALVES }>(from);
+                    each!(J < R, {
+                        let x = x.add(J * UNIT + 4 * (S + HALVES));
+                        dots[J][P] = I::dot::<BITS, { S + HALVES }>(dots[J][P], numbers, x)
+                    })
+                } else {
+                    let numbers = numbers::<I, BITS, S>(from);
+                    each!(J < R, {
+                        let x = x.add(J * UNIT + 4 * S);
+                        dots[J][P] = I::dot::<BITS, S>(dots[J][P], numbers, x)
+                    })
+                }
+            })
+        });
     }
 }
 
@@ -236,25 +262,7 @@ pub(super) unsafe fn block<I: Integers, const BITS: usize, const R: usize, const
         for at in 0..k / length {
             let mut dots = [[I::none(); V]; R];
             if const { BITS == 6 } && length == HALF {
-                // The first or the second half of the steps of a unit.
-                each!(S < HALVES, {
-                    each!(P < V, {
-                        let from = unit.add(P * 4 * elements);
-                        if at % 2 == 0 {
-                            let numbers = numbers::<I, BITS, S>(from);
-                            each!(J < R, {
-                                let x = x.add(J * UNIT + 4 * S);
-                                dots[J][P] = I::dot::<BITS, S>(dots[J][P], numbers, x)
-                            })
-                        } else {
-                            let numbers = numbers::<I, BITS, { S + HALVES }>(from);
-                            each!(J < R, {
-                                let x = x.add(J * UNIT + 4 * (S + HALVES));
-                                dots[J][P] = I::dot::<BITS, { S + HALVES }>(dots[J][P], numbers, x)
-                            })
-                        }
-                    })
-                });
+                half_unit::<I, BITS, R, V>(&mut dots, unit, x, at % 2 == 1);
                 if at % 2 == 1 {
                     each!(L < BITS, Floats::<I>::fetch(unit.wrapping_add(AHEAD + L * LINE).cast()));
                     unit = unit.add(BITS * LINE);
