@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, Dtype};
 
-use crate::load::{RUN, scaled_row};
+use crate::load::scaled_row;
 
 /// Affine by groups of inputs: w = scale · q + bias.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "read by our own products"))]
@@ -30,7 +30,6 @@ impl QuantizedParts<'_> {
         let inputs = words * 32 / self.bits.max(1);
         let row = scaled_row(inputs, self.group);
         row.is_some()
-            && inputs % RUN == 0
             && [self.scales, self.biases]
                 .iter()
                 .all(|part| part.dtype() == Dtype::Float16 && part.shape().last() == row.as_ref())

@@ -30,7 +30,15 @@ const GROUP: usize = 32;
 const PART_BYTES: usize = 1 << 20;
 
 /// Values of a block of the types Q4_K, Q5_K and Q6_K.
-const RUN: usize = super::RUN as usize;
+const RUN: usize = 256;
+
+/// Numbers of 16 bits of the scaled factors of a row: for each 256 inputs a float16, and a byte for each
+/// of their groups. `None` if K-quants have no such groups, or not these inputs.
+pub(crate) fn scaled_row(inputs: i32, group: i32) -> Option<i32> {
+    let run = RUN as i32;
+    let are_whole = matches!(group, 16 | 32) && inputs % run == 0;
+    are_whole.then(|| inputs / run * (1 + run / group / 2))
+}
 
 /// How scales and biases are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use paceline_checkpoint::plan::PACKED_GROUP;
 use safetensors::tensor::Dtype;
 
 use super::arrays::{PackedPieces, affine_mxfp4, blank, expanded, mlx_dtype, stored, written};
-use super::gguf::{self, FactorForm, StoredBlocks};
+use super::gguf::{self, FactorForm, StoredBlocks, scaled_row};
 use super::mapped::MappedBytes;
 use super::{CheckpointError, LoadError, QuantFormat, QuantMode, Weights};
 
@@ -50,15 +50,6 @@ pub(crate) struct QuantizedMatrix {
     pub(crate) format: QuantFormat,
     /// Whether all parts lie in tiles, for products of integers (`QuantizedMatrix::arranged`).
     pub(crate) tiles: bool,
-}
-
-/// Inputs of a run of scaled factors.
-pub(crate) const RUN: i32 = 256;
-
-/// Numbers of 16 bits of the scaled factors of a row: for each 256 inputs a float16, and a byte for each
-/// of their groups. `None` if K-quants have no groups of this size.
-pub(crate) fn scaled_row(inputs: i32, group: i32) -> Option<i32> {
-    matches!(group, 16 | 32).then(|| inputs / RUN * (1 + RUN / group / 2))
 }
 
 impl StoredMatrix {
@@ -449,16 +440,7 @@ impl Weights<'_> {
             Blocks::Quantized(packed, format) => (packed, format),
         };
         let Some(kept) = self.forms.kept(format) else {
-            if self.rehearses() {
-                return Ok(StoredMatrix::Float(blank(MlxDtype::Float32, &whole)?));
-            }
-            let held = packed.iter().map(PackedPieces::bytes).sum::<usize>() as u64;
-            let array = expanded(packed, format, &whole)?;
-            self.expanded.modules += 1;
-            self.expanded.stored_bytes += held;
-            self.expanded.bytes += array.nbytes() as u64;
-            self.expanded.format = Some(format);
-            return Ok(StoredMatrix::Float(array));
+            return Ok(StoredMatrix::Float(self.expanded(packed, format, &whole)?));
         };
         let groups = shape(sizes.input / format.group);
         if kept != format {
@@ -488,6 +470,25 @@ impl Weights<'_> {
             format,
             tiles: false,
         }))
+    }
+
+    /// The numbers of all pieces as float32.
+    fn expanded(
+        &mut self,
+        packed: Vec<PackedPieces>,
+        format: QuantFormat,
+        shape: &[i32],
+    ) -> Result<Array, LoadError> {
+        if self.rehearses() {
+            return blank(MlxDtype::Float32, shape);
+        }
+        let held = packed.iter().map(PackedPieces::bytes).sum::<usize>() as u64;
+        let array = expanded(packed, format, shape)?;
+        self.expanded.modules += 1;
+        self.expanded.stored_bytes += held;
+        self.expanded.bytes += array.nbytes() as u64;
+        self.expanded.format = Some(format);
+        Ok(array)
     }
 
     /// The blocks of a GGUF file, in arrays of numbers, scales and biases of these types and shapes.

@@ -11,7 +11,8 @@ mod tokenizer;
 mod weights;
 
 pub use error::LoadError;
-pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, RUN, StoredMatrix, scaled_row};
+pub(crate) use gguf::scaled_row;
+pub(crate) use matrix::{MatrixPart, MatrixSizes, QuantizedMatrix, StoredMatrix};
 pub use paceline_checkpoint::plan::{Packing, Precision, StoragePlan, WeightForms};
 pub use paceline_checkpoint::{
     CheckpointError, ConfigJson, HeadSizes, Layout, QuantFormat, QuantMode, Quantization, Tensors,
