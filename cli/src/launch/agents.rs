@@ -39,12 +39,12 @@ impl Agent {
     }
 
     /// Whether it works by tool calls.
-    pub fn needs_tools(self) -> bool {
+    fn needs_tools(self) -> bool {
         self != Self::Aider
     }
 
     /// Least tokens of context that it can work with.
-    pub fn least_context(self) -> u32 {
+    fn least_context(self) -> u32 {
         if self.needs_tools() { AGENT_CONTEXT } else { AIDER_CONTEXT }
     }
 
