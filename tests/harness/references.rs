@@ -18,8 +18,10 @@ pub struct ReferenceCase {
     pub name: String,
     /// The request, for the plain lane.
     pub ask: Ask,
-    prompt_tokens: usize,
-    ids: Vec<u32>,
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Token ids of the answer.
+    pub ids: Vec<u32>,
     margins: Vec<f64>,
     text: String,
 }
@@ -40,7 +42,7 @@ pub fn reference_cases(path: &Path, tokens: u32) -> Vec<ReferenceCase> {
         ReferenceCase {
             name: text(&case["name"]),
             ask: reference(ask.max_tokens(tokens)),
-            prompt_tokens: ids(&case["prompt"]).len(),
+            prompt: ids(&case["prompt"]),
             ids: ids(&case["greedy"]),
             margins: list(&case["margins"]).iter().flat_map(Value::as_f64).collect(),
             text: text(&case["text"]),
@@ -69,7 +71,7 @@ impl ReferenceCase {
     /// They part where the choice was decided.
     pub fn check(&self, answer: &Answer) -> bool {
         let name = &self.name;
-        assert_eq!(answer.usage().prompt_tokens as usize, self.prompt_tokens, "{name}");
+        assert_eq!(answer.usage().prompt_tokens as usize, self.prompt.len(), "{name}");
         let longest = self.ids.len().max(answer.ids.len());
         let parted = (0..longest).find(|at| self.ids.get(*at) != answer.ids.get(*at));
         let Some(at) = parted else {

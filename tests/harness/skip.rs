@@ -89,18 +89,16 @@ pub fn smollm2_wheel(test: &str) -> Option<PathBuf> {
     })
 }
 
-/// The directory with the published GGUF files that `scripts/real-gguf.sh` keeps. `None` if the test is
-/// to be skipped.
+/// One of the published GGUF files that `scripts/real-gguf.sh` keeps. `None` if the test is to be skipped.
 ///
 /// # Panics
-/// They are not there, and nothing says that the registry could not be reached.
-pub fn real_gguf(test: &str) -> Option<PathBuf> {
-    let place = crate::programs().join("../real-gguf");
-    // The file that is written last.
-    let there = place.join("gemma-3-270m-q4_k_m.gguf").is_file().then_some(&place);
-    fetched(test, there.cloned(), REAL_GGUF_REASON, || {
+/// It is not there, and nothing says that the registry could not be reached.
+pub fn real_gguf(test: &str, file: &str) -> Option<PathBuf> {
+    let place = crate::programs().join("../real-gguf").join(file);
+    let there = place.canonicalize().ok();
+    fetched(test, there, REAL_GGUF_REASON, || {
         let place = place.display();
-        format!("GGUF files in {place}, found none: run `sh scripts/real-gguf.sh target/real-gguf`")
+        format!("{place}, found nothing: run `sh scripts/real-gguf.sh target/real-gguf`")
     })
 }
 
