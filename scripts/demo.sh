@@ -288,7 +288,7 @@ stop_service $first_pids
 # The name of a whole one, as `paceline models` has it.
 coder=$("$paceline" models --json | python3 -c '
 import json, sys
-models = (model["name"] for model in json.load(sys.stdin) if not model["missing"])
+models = (model["name"] for model in json.load(sys.stdin)["models"] if not model["missing"])
 print(next((name for name in models if "qwen2.5-coder" in name.lower() and "1.5b" in name.lower()), ""))')
 if [ -z "$coder" ]; then
     verdict=passed
