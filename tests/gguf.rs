@@ -1,7 +1,5 @@
 //! GGUF files as targets: the embedded model as such a file, and real ones in `make test-more`.
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use paceline_tests::references::reference_cases;
 use paceline_tests::skip::real_gguf;
 use paceline_tests::{Stack, gguf, repository};
