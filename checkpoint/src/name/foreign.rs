@@ -5,16 +5,16 @@ use std::fmt;
 /// A program whose models are found by name. Nothing is written into its folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignProgram {
-    /// Ollama.
+    /// Ollama, which keeps manifests and blobs.
     Ollama,
-    /// LM Studio.
+    /// LM Studio, which keeps the files of repositories.
     LmStudio,
 }
 
 /// A model that another program fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignName {
-    /// That program.
+    /// The program that has it.
     pub program: ForeignProgram,
     /// Name of the model there, as it was written. It may be none.
     pub name: String,

@@ -2,12 +2,13 @@
 //! them. What llama.cpp's converter did to the order of rows and to norms is undone.
 //!
 //! ```text
-//!                         on a CPU                                    on a GPU
-//! Q4_0 Q4_1 Q5_0 Q5_1 Q8_0  affine groups of 32, factors in float16     the same
-//! Q4_K Q5_K               groups of 32, factors scaled as in the file   factors in float32
-//! Q6_K                    groups of 16, factors scaled as in the file   rounded to 8 bits
+//!                           on a CPU                                     on a GPU
+//! Q4_0 Q4_1 Q5_0 Q5_1 Q8_0  groups of 32, factors in float16             the same
+//! Q4_K Q5_K                 groups of 32, factors scaled as in the file  factors in float32
+//! Q6_K                      groups of 16, factors scaled as in the file  groups of 32, 8 bits
 //! ```
-//! But for the rounded ones, which the log names, all have the numbers of the file.
+//! All are affine, and have the numbers of the file but for Q6_K on a GPU: those are rounded, which the
+//! log says.
 //!
 //! Source of the layouts: ggml's `ggml-quants.c`, held against the Python package gguf in
 //! `paceline-checkpoint`.

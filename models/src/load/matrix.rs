@@ -89,6 +89,11 @@ impl StoredMatrix {
 }
 
 impl QuantizedMatrix {
+    /// Numbers, scales and biases in the order of checkpoints.
+    fn affine([packed, scales, biases]: [Array; 3], format: QuantFormat) -> Self {
+        Self { packed, scales, biases: Some(biases), format, tiles: false }
+    }
+
     /// Inputs that share a scale and a bias in a weight that is quantized here.
     pub(crate) const GROUP: i32 = PACKED_GROUP;
 
@@ -101,7 +106,7 @@ impl QuantizedMatrix {
         let (packed, scales, biases) = quantize(matrix, Self::GROUP, bits)?;
         eval([&packed, &scales, &biases])?;
         let format = QuantFormat::affine(bits, Self::GROUP);
-        Ok(Self { packed, scales, biases: Some(biases), format, tiles: false })
+        Ok(Self::affine([packed, scales, biases], format))
     }
 }
 
@@ -498,7 +503,7 @@ impl Weights<'_> {
         format: QuantFormat,
         parts: [(Dtype, &[i32]); 3],
     ) -> Result<StoredMatrix, LoadError> {
-        let [packed, scales, biases] = match self.rehearses() {
+        let parts = match self.rehearses() {
             true => {
                 let blank = |(dtype, shape): (Dtype, &[i32])| {
                     blank(mlx_dtype(dtype).expect("its type was checked"), shape)
@@ -508,14 +513,7 @@ impl Weights<'_> {
             }
             false => written(parts, move |outs| gguf::write(&blocks, outs))?,
         };
-        let biases = Some(biases);
-        Ok(StoredMatrix::Quantized(QuantizedMatrix {
-            packed,
-            scales,
-            biases,
-            format,
-            tiles: false,
-        }))
+        Ok(StoredMatrix::Quantized(QuantizedMatrix::affine(parts, format)))
     }
 
     /// The blocks of mxfp4 as affine numbers, in shapes of words and of groups.
@@ -526,20 +524,13 @@ impl Weights<'_> {
         words: &[i32],
         groups: &[i32],
     ) -> Result<StoredMatrix, LoadError> {
-        let [packed, scales, biases] = match self.rehearses() {
+        let parts = match self.rehearses() {
             true => {
                 let factors = || blank(MlxDtype::Bfloat16, groups);
                 [blank(MlxDtype::Uint32, words)?, factors()?, factors()?]
             }
             false => affine_mxfp4(packed, [words, groups]),
         };
-        let biases = Some(biases);
-        Ok(StoredMatrix::Quantized(QuantizedMatrix {
-            packed,
-            scales,
-            biases,
-            format,
-            tiles: false,
-        }))
+        Ok(StoredMatrix::Quantized(QuantizedMatrix::affine(parts, format)))
     }
 }
