@@ -125,7 +125,10 @@ fn a_model_whose_files_cannot_be_used_is_refused_and_nothing_is_ended() {
     let before = fruits(&stack);
     let target = stack.pid("target");
     let nowhere = refused(&swap(&stack, Path::new("/nowhere/model"), &[]));
-    assert!(nowhere.contains("expected a model directory, found nothing at /nowhere"), "{nowhere}");
+    assert!(
+        nowhere.contains("expected a model directory or a GGUF file, found nothing at /nowhere"),
+        "{nowhere}"
+    );
     // Without text files the gateway could not serve it.
     let mute = stack.path("mute");
     std::fs::create_dir(&mute).expect("made");

@@ -156,7 +156,10 @@ fn one_fault_has_one_code_in_every_command() {
 fn a_model_that_is_not_there_is_told_in_one_sentence_by_every_command() {
     let place = Place::new();
     let nothing = place.0.path().join("none");
-    let sentence = format!("expected a model directory, found nothing at {}", nothing.display());
+    let sentence = format!(
+        "expected a model directory or a GGUF file, found nothing at {}",
+        nothing.display()
+    );
     for line in [
         "inspect {none}",
         "show {none}",

@@ -51,11 +51,11 @@ const MAX_REVISION_BYTES: u64 = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelNotFound {
     /// A directory that does not exist.
-    #[error("expected a model directory, found nothing at {}", .0.display())]
+    #[error("expected a model directory or a GGUF file, found nothing at {}", .0.display())]
     Directory(PathBuf),
     /// A word that is neither a directory nor a name.
     #[error(
-        "expected a model directory, org/name or org/name/folder of a hub, or a name that `paceline models --known` lists, found {0:?}, and no directory of that name"
+        "expected a model directory, a GGUF file, org/name or org/name/folder of a hub, or a name that `paceline models --known` lists, found {0:?}, and no directory of that name"
     )]
     Word(String),
     /// A model that is not there, or a path with something else, and what to do.
@@ -201,7 +201,9 @@ impl ModelPlaces {
         };
         let Some((found, advice)) = found else { return Ok(path) };
         let place = path.display();
-        let what = format!("expected a model directory, found {found} at {place}; {advice}");
+        let what = format!(
+            "expected a model directory or a GGUF file, found {found} at {place}; {advice}"
+        );
         Err(ModelNotFound::Unusable(what))
     }
 
